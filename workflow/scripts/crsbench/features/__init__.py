@@ -1,0 +1,1 @@
+"""Features: extraction by a frozen encoder, and the tables that hold the result."""

@@ -1,0 +1,1 @@
+"""Probes: features to logits and fit diagnostics, one module per probe."""

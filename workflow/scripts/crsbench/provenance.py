@@ -1,0 +1,113 @@
+"""Digests and seeds: what a result depends on, and nothing else.
+
+Two things with the same digest give the same result. A digest of code is taken over the
+normalised syntax tree, so that comments, docstrings and white space are free to change.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+PACKAGE = Path(__file__).parent
+#: Modules that move numbers about without changing them: editing one re-runs nothing.
+WITHOUT_EFFECT_ON_NUMBERS = frozenset({"config", "errors", "files", "jobs", "plan", "progress", "provenance", "records"})
+
+Part = str | bytes | int | float | bool | None
+
+
+def digest(*parts: Part) -> str:
+    """Return the SHA-256 of the parts, told apart by type and length (hexadecimal)."""
+    sha = hashlib.sha256()
+    for part in parts:
+        raw = part if isinstance(part, bytes) else repr(part).encode()
+        sha.update(f"{type(part).__name__}:{len(raw)}:".encode())
+        sha.update(raw)
+    return sha.hexdigest()
+
+
+def frame_digest(frame: pl.DataFrame) -> str:
+    """Return the SHA-256 of a table's column names, types and values, in their order."""
+    sha = hashlib.sha256()
+    for name, dtype in frame.schema.items():
+        sha.update(digest(name, str(dtype)).encode())
+    for row in frame.iter_rows():
+        sha.update(repr(row).encode())
+    return sha.hexdigest()
+
+
+def generator(*identity: Part) -> np.random.Generator:
+    """Return a random generator seeded by what identifies the work, and by nothing else."""
+    return np.random.default_rng(int(digest(*identity), 16))
+
+
+def code_digest(script: str | Path, modules: Iterable[str] = ()) -> str:
+    """Return a digest of the code that a script runs: its own and the library's under it.
+
+    Parameters
+    ----------
+    script
+        The script of a rule.
+    modules
+        Library modules that the script loads by name (one encoder's loader, one data set's
+        adapter), as dotted names below ``crsbench``.
+
+    Notes
+    -----
+    Imports are followed transitively through the syntax trees, without importing anything.
+    Modules in `WITHOUT_EFFECT_ON_NUMBERS` and packages' ``__init__`` are left out.
+    """
+    script = Path(script)
+    reached = _reach({*_imports(script), *modules})
+    lines = [f"{name} {_normalised(_module_path(name))}" for name in sorted(reached)]
+    return digest(_normalised(script), *lines)
+
+
+def _reach(names: set[str]) -> set[str]:
+    reached: set[str] = set()
+    pending = set(names)
+    while pending:
+        name = pending.pop()
+        if name not in reached and name not in WITHOUT_EFFECT_ON_NUMBERS:
+            reached.add(name)
+            pending |= _imports(_module_path(name))
+    return reached
+
+
+def _module_path(name: str) -> Path:
+    return PACKAGE.joinpath(*name.split(".")).with_suffix(".py")
+
+
+@cache
+def _imports(path: Path) -> frozenset[str]:
+    """Return the library modules that a file imports, as dotted names below ``crsbench``."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    inside = {name.removeprefix("crsbench.") for name in names if name.startswith("crsbench.")}
+    return frozenset(name for name in inside if _module_path(name).is_file())
+
+
+@cache
+def _normalised(path: Path) -> str:
+    """Return a digest of a file's syntax tree without docstrings and positions."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = _without_docstring(node.body)
+    return digest(ast.dump(tree))
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return body[1:] if isinstance(first.value.value, str) else body
+    return body
