@@ -15,7 +15,11 @@ import polars as pl
 
 PACKAGE = Path(__file__).parent
 #: Modules that move numbers about without changing them: editing one re-runs nothing.
-WITHOUT_EFFECT_ON_NUMBERS = frozenset({"config", "errors", "files", "jobs", "plan", "progress", "provenance", "records"})
+WITHOUT_EFFECT_ON_NUMBERS = frozenset(
+    {"config", "errors", "files", "jobs", "plan", "progress", "provenance", "records"}
+)
+    {"config", "errors", "files", "jobs", "plan", "progress", "provenance", "records"}
+)
 
 Part = str | bytes | int | float | bool | None
 

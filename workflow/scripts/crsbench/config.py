@@ -1,0 +1,258 @@
+"""Settings of a run: typed, complete, checked before anything runs.
+
+``config/config.yaml`` is the only home of defaults: every key stands there with its meaning, so
+nothing here has a default. Further files and ``--config`` pairs are merged over it, as Snakemake
+does: mappings key by key, lists and scalars replaced.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from crsbench.errors import ConfigError
+
+#: The acquisition perturbations, in the order of every table.
+PERTURBATIONS = ("blur", "jpeg", "contrast", "rician", "fov")
+SEVERITIES = (1, 2, 3)
+PROBES = ("logistic",)
+
+Perturbation = Literal["blur", "jpeg", "contrast", "rician", "fov"]
+Probe = Literal["logistic"]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+
+
+class Model(BaseModel):
+    """Base of all typed configuration: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Split(Model):
+    """Shares of the three sides of the one fixed split, and the seed that draws it."""
+
+    train: Fraction
+    calibration: Fraction
+    test: Fraction
+    seed: int
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> Self:
+        total = self.train + self.calibration + self.test
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"train + calibration + test must be 1, not {total:g}")
+        return self
+
+
+class Severities(Model):
+    """Strengths of severities 1, 2, 3; lengths for a shorter side of 224 px."""
+
+    blur: tuple[float, float, float]
+    jpeg: tuple[int, int, int]
+    contrast: tuple[float, float, float]
+    rician: tuple[float, float, float]
+    fov: tuple[float, float, float]
+
+
+class Logistic(Model):
+    """Stopping rule of the logistic probe."""
+
+    tolerance: Annotated[float, Field(gt=0)]
+    max_iterations: Annotated[int, Field(gt=0)]
+
+
+class Metrics(Model):
+    """Choices of the metrics that the protocol leaves open."""
+
+    n_bins: Annotated[int, Field(gt=0)]
+    specificity: Annotated[float, Field(gt=0, lt=1)]
+    binary_confidence: Literal["positive", "max"]
+
+
+class Components(Model):
+    """Weights of the three components of CRS (equation 8)."""
+
+    dominance: Annotated[float, Field(ge=0)]
+    ideal_point: Annotated[float, Field(ge=0)]
+    worst_axis: Annotated[float, Field(ge=0)]
+
+
+class AxisWeights(Model):
+    """Weights of the four axes inside the ideal-point term (equation 7)."""
+
+    discrimination: Annotated[float, Field(ge=0)]
+    calibration: Annotated[float, Field(ge=0)]
+    label_efficiency: Annotated[float, Field(ge=0)]
+    robustness: Annotated[float, Field(ge=0)]
+
+
+class Score(Model):
+    """The reference and the weights of CRS."""
+
+    reference: str
+    components: Components
+    axes: AxisWeights
+
+    @model_validator(mode="after")
+    def _weights_sum_to_one(self) -> Self:
+        for name, weights in (("components", self.components), ("axes", self.axes)):
+            total = sum(weights.model_dump().values())
+            if abs(total - 1) > 1e-9:
+                raise ValueError(f"the weights of {name} must sum to 1, not {total:g}")
+        return self
+
+
+class Extraction(Model):
+    """How features are computed; none of it changes a feature beyond the stated tolerance."""
+
+    batch_size: Annotated[int, Field(gt=0)]
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    threads: Annotated[int, Field(gt=0)]
+
+
+class Settings(Model):
+    """All settings of a run. ``config/config.yaml`` documents each key."""
+
+    encoders: Annotated[tuple[Name, ...], Field(min_length=1)]
+    datasets: Annotated[tuple[Name, ...], Field(min_length=1)]
+    shift: tuple[Name, ...]
+    label_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    perturbations: tuple[Perturbation, ...]
+    probes: Annotated[tuple[Probe, ...], Field(min_length=1)]
+
+    store: str
+    run: str
+    data_root: str
+    encoder_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
+    dataset_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
+    missing: Literal["error", "skip"]
+    verify: Literal["full", "size"]
+
+    split: Split
+    uncertain: Literal["mask", "zeros", "ones", "mixed"]
+    conflicting_labels: Literal["drop_conflicting", "keep"]
+    max_side_px: Annotated[int, Field(gt=0)]
+    severities: Severities
+    logistic: Logistic
+    metrics: Metrics
+    score: Score
+    extraction: Extraction
+
+    @model_validator(mode="after")
+    def _selections_make_sense(self) -> Self:
+        for name in ("encoders", "datasets", "shift", "label_fractions", "seeds", "perturbations"):
+            selected = getattr(self, name)
+            repeated = sorted({str(item) for item in selected if selected.count(item) > 1})
+            if repeated:
+                raise ValueError(f"{name}: {', '.join(repeated)} selected more than once")
+        if 1.0 not in self.label_fractions:
+            raise ValueError("label_fractions: 1.0 is missing; every axis refers to all labels")
+        return self
+
+    @property
+    def run_folder(self) -> str:
+        """The folder of this run's tables and figures: the store, or a named run in it."""
+        return f"{self.store}/runs/{self.run}" if self.run else self.store
+
+
+class Source:
+    """Where configuration came from, to name the file in an error.
+
+    Parameters
+    ----------
+    name
+        What an error calls it: a path, or ``--config``.
+    content
+        The mapping that was read.
+    """
+
+    def __init__(self, name: str, content: Mapping[str, Any]) -> None:
+        self.name = name
+        self.content = content
+
+
+def read_source(path: str | Path) -> Source:
+    """Read one YAML file of settings."""
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such configuration file")
+    return Source(str(path), read_yaml(path))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys, got {type(content).__name__}")
+    return content
+
+
+def load_settings(sources: Sequence[Source]) -> Settings:
+    """Merge the sources, later ones over earlier ones, and check the result."""
+    merged: dict[str, Any] = {}
+    for source in sources:
+        merged = merge(merged, source.content)
+    return check_settings(merged, sources)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two configurations as Snakemake does: mappings key by key, the rest replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def check_settings(merged: Mapping[str, Any], sources: Sequence[Source]) -> Settings:
+    """Check merged settings; an error is one line that names file, key and what is allowed."""
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(describe_errors(error, Settings, sources)) from error
+
+
+def describe_errors(
+    error: ValidationError, model: type[BaseModel], sources: Sequence[Source]
+) -> str:
+    """Turn a validation error into lines of file, key, what was got and what is allowed."""
+    lines = []
+    for detail in error.errors():
+        location = tuple(part for part in detail["loc"])
+        file = _file_of(location, sources)
+        key = ".".join(str(part) for part in location)
+        lines.append(f"{file}: {key + ': ' if key else ''}{_explain(dict(detail), model)}")
+    return "\n".join(lines)
+
+
+def _file_of(location: tuple[Any, ...], sources: Sequence[Source]) -> str:
+    holding = [source.name for source in sources if location and location[0] in source.content]
+    return holding[-1] if holding else sources[-1].name
+
+
+def _explain(detail: dict[str, Any], model: type[BaseModel]) -> str:
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        allowed = ", ".join(_fields_at(model, detail["loc"][:-1]))
+        return f"unknown key; allowed here: {allowed}"
+    if kind == "missing":
+        return "missing; config/config.yaml documents it"
+    message = detail["msg"].removeprefix("Value error, ")
+    return message if kind == "value_error" else f"{message}, got {detail['input']!r}"
+
+
+def _fields_at(model: type[BaseModel], location: Sequence[Any]) -> list[str]:
+    for part in location:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        model = inner
+    return sorted(model.model_fields)

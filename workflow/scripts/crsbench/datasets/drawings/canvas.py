@@ -1,0 +1,154 @@
+"""Brushes for phantoms: fields, marks and blends on a square of side 2 about the origin.
+
+Positions and lengths are in half-widths of the image (x to the right, y downwards, both from
+-1 to 1), so that a drawing does not depend on the number of pixels. Images are float arrays
+(H, W, 3) or (H, W) with values in [0, 1]; masks are float arrays (H, W) in [0, 1].
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image, ImageDraw
+from scipy import ndimage
+
+Array = NDArray[np.float64]
+#: Lines are drawn this many times larger and averaged, which smooths their edges.
+OVERSAMPLING = 3
+
+
+def grid(size_px: int) -> tuple[Array, Array]:
+    """Return x and y of the pixels' centres, each (H, W)."""
+    axis = (np.arange(size_px) + 0.5) * 2 / size_px - 1
+    x, y = np.meshgrid(axis, axis)
+    return x, y
+
+
+def noise(rng: np.random.Generator, size_px: int, *, cells: float) -> Array:
+    """Return a smooth random field with mean 0 and variance 1, `cells` bumps across."""
+    n_nodes = max(2, round(cells)) + 3
+    nodes = rng.standard_normal((n_nodes, n_nodes)).astype(np.float32)
+    step = size_px / (n_nodes - 3)
+    box = (step, step, step + size_px, step + size_px)
+    large = Image.fromarray(nodes).resize((round(n_nodes * step),) * 2, Image.Resampling.BICUBIC)
+    field = np.asarray(large.crop(tuple(round(edge) for edge in box)), dtype=np.float64)
+    return (field - field.mean()) / max(float(field.std()), 1e-9)
+
+
+def cloud(rng: np.random.Generator, size_px: int, *, cells: float, n_octaves: int = 3) -> Array:
+    """Return fractal noise: octaves of halving size and weight, with variance 1."""
+    octaves = range(n_octaves)
+    field = sum((noise(rng, size_px, cells=cells * 2**k) * 0.5**k for k in octaves), np.zeros(1))
+    return (field - field.mean()) / max(float(field.std()), 1e-9)
+
+
+def step(distance: ArrayLike, softness: float) -> Array:
+    """Return a mask that rises from 0 to 1 where `distance` passes 0, within ± `softness`."""
+    ramp = np.clip(np.asarray(distance, dtype=np.float64) / (2 * softness) + 0.5, 0, 1)
+    return np.asarray(ramp * ramp * (3 - 2 * ramp))
+
+
+def disc(x: Array, y: Array, *, centre: Sequence[float], radius: float, softness: float) -> Array:
+    """Return the mask of a disc."""
+    return step(radius - np.hypot(x - centre[0], y - centre[1]), softness)
+
+
+def ellipse(
+    x: Array,
+    y: Array,
+    *,
+    centre: Sequence[float],
+    radii: Sequence[float],
+    angle: float,
+    softness: float,
+) -> Array:
+    """Return the mask of an ellipse whose first radius points along `angle` (radians)."""
+    dx, dy = x - centre[0], y - centre[1]
+    along = (dx * np.cos(angle) + dy * np.sin(angle)) / radii[0]
+    across = (dy * np.cos(angle) - dx * np.sin(angle)) / radii[1]
+    return step((1 - np.hypot(along, across)) * min(radii), softness)
+
+
+def dots(
+    size_px: int, centres: ArrayLike, radii: ArrayLike, *, softness: float = 0.012
+) -> Array:
+    """Return the union of small discs as one mask; each is computed on its own patch."""
+    mask = np.zeros((size_px, size_px))
+    axis = (np.arange(size_px) + 0.5) * 2 / size_px - 1
+    for (cx, cy), radius in zip(np.reshape(centres, (-1, 2)), np.ravel(radii), strict=True):
+        reach = radius + 2 * softness + 2 / size_px
+        columns = slice(*np.searchsorted(axis, [cx - reach, cx + reach]))
+        rows = slice(*np.searchsorted(axis, [cy - reach, cy + reach]))
+        distance = np.hypot(axis[columns][None, :] - cx, axis[rows][:, None] - cy)
+        patch = mask[rows, columns]
+        np.maximum(patch, step(radius - distance, max(softness, 1 / size_px)), out=patch)
+    return mask
+
+
+def strokes(size_px: int, paths: Iterable[Array], widths: Iterable[float]) -> Array:
+    """Return the mask of polylines; `paths` are (n, 2) points, `widths` in half-widths."""
+    large = size_px * OVERSAMPLING
+    canvas = Image.new("L", (large, large))
+    brush = ImageDraw.Draw(canvas)
+    for path, width in zip(paths, widths, strict=True):
+        points = [tuple(point) for point in ((path + 1) * large / 2).tolist()]
+        brush.line(points, fill=255, width=max(1, round(width * large / 2)), joint="curve")
+    return _averaged(canvas)
+
+
+def polygon(size_px: int, points: Array) -> Array:
+    """Return the mask of a polygon given by (n, 2) points."""
+    large = size_px * OVERSAMPLING
+    canvas = Image.new("L", (large, large))
+    outline = [tuple(point) for point in ((points + 1) * large / 2).tolist()]
+    ImageDraw.Draw(canvas).polygon(outline, fill=255)
+    return _averaged(canvas)
+
+
+def _averaged(canvas: Image.Image) -> Array:
+    return np.asarray(canvas.reduce(OVERSAMPLING), dtype=np.float64) / 255
+
+
+def walk(
+    rng: np.random.Generator,
+    *,
+    start: Sequence[float],
+    angle: float,
+    length: float,
+    wander: float,
+    bend: float = 0.0,
+    n_steps: int = 14,
+) -> Array:
+    """Return a winding path (n_steps + 1, 2).
+
+    Parameters
+    ----------
+    angle
+        Direction of the first step, in radians.
+    wander
+        Standard deviation of the change of direction over the whole path, in radians.
+    bend
+        Steady change of direction over the whole path, in radians.
+    """
+    turns = rng.normal(bend / n_steps, wander / np.sqrt(n_steps), n_steps)
+    angles = angle + np.cumsum(turns)
+    steps = np.stack([np.cos(angles), np.sin(angles)], axis=1) * length / n_steps
+    return np.vstack([np.zeros(2), np.cumsum(steps, axis=0)]) + np.asarray(start)
+
+
+def blend(image: Array, colour: ArrayLike, mask: Array) -> Array:
+    """Return the image with `colour` painted over it where `mask` is 1."""
+    weight = mask if image.ndim == 2 else mask[..., None]
+    return image + (np.asarray(colour) - image) * weight
+
+
+def blur(field: Array, sigma: float) -> Array:
+    """Return the field, or each channel, blurred by a Gaussian of `sigma` half-widths."""
+    sigma_px = sigma * field.shape[0] / 2
+    sigmas = (sigma_px, sigma_px, 0.0)[: field.ndim]
+    return np.asarray(ndimage.gaussian_filter(field, sigmas, truncate=3.0))
+
+
+def to_image(image: Array) -> Image.Image:
+    """Return the 8-bit Pillow image of values in [0, 1]; values outside are clipped."""
+    return Image.fromarray(np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8))

@@ -1,0 +1,92 @@
+"""What every job of the workflow has: a log with its traceback, a thread limit, provenance.
+
+A log mirrors its output's path and holds what the library logs, warnings, and the traceback of a
+failure; the terminal gets one line. Machine, time and duration stand in ``provenance/*.json``,
+not in results: those are the same on every machine.
+"""
+
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from crsbench.errors import CrsBenchError
+from crsbench.files import write_json
+
+_LOG = logging.getLogger(__name__)
+_RECORDED_PACKAGES = (
+    "crsbench", "numpy", "pillow", "polars", "scikit-learn", "scipy", "snakemake", "timm", "torch",
+)  # fmt: skip
+
+
+@contextmanager
+def job(snakemake: Any) -> Iterator[None]:
+    """Run the body of a script as a job of the workflow.
+
+    Parameters
+    ----------
+    snakemake
+        The object that Snakemake hands to a script. Its log must be named: ``job`` (text) and
+        ``provenance`` (JSON).
+
+    Raises
+    ------
+    SystemExit
+        With status 1 after any failure; the log then holds the traceback.
+    """
+    _start_log(Path(snakemake.log.job))
+    started = datetime.now(UTC)
+    clock = time.monotonic()
+    try:
+        with threadpool_limits(limits=snakemake.threads):
+            yield
+    except CrsBenchError as error:
+        _fail(snakemake, str(error))
+    except Exception as error:  # noqa: BLE001 - the traceback goes to the log, the status to Snakemake
+        _fail(snakemake, f"{type(error).__name__}: {error}")
+    write_json(
+        _provenance(snakemake, started=started, seconds=time.monotonic() - clock),
+        snakemake.log.provenance,
+    )
+
+
+def _start_log(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    in_file = logging.FileHandler(path, mode="w", encoding="utf-8")
+    in_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    on_terminal = logging.StreamHandler()
+    on_terminal.setLevel(logging.WARNING)
+    on_terminal.addFilter(lambda record: not getattr(record, "only_in_file", False))
+    logging.basicConfig(level=logging.INFO, handlers=[in_file, on_terminal], force=True)
+    logging.captureWarnings(True)
+
+
+def _fail(snakemake: Any, message: str) -> None:
+    _LOG.error("%s", message, exc_info=True, extra={"only_in_file": True})
+    sys.stderr.write(f"crsbench: {snakemake.rule}: {message}\n  log: {snakemake.log.job}\n")
+    logging.shutdown()
+    raise SystemExit(1)
+
+
+def _provenance(snakemake: Any, *, started: datetime, seconds: float) -> dict[str, Any]:
+    return {
+        "rule": snakemake.rule,
+        "wildcards": dict(snakemake.wildcards.items()),
+        "params": json.loads(json.dumps(dict(snakemake.params.items()), default=str)),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(seconds, 3),
+        "threads": snakemake.threads,
+        "machine": {"node": platform.node(), "platform": platform.platform(), "cpus": os.cpu_count()},
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in _RECORDED_PACKAGES},
+    }
