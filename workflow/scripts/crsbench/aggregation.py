@@ -1,8 +1,30 @@
 """Aggregation: the run records of all cells become one table, and its metric rows."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import polars as pl
 
-from crsbench.records import METRIC_ROW, METRICS, ROW_KEY
+from crsbench.records import (
+    METRIC_ROW,
+    METRICS,
+    ROW_KEY,
+    RUN_RECORD,
+    RunKey,
+    check_complete,
+    read_records,
+)
+
+
+def gather(paths: Iterable[str | Path], *, expected: Iterable[RunKey]) -> pl.DataFrame:
+    """Read the run records of all cells, in the order of the expected keys, each exactly once."""
+    expected = list(expected)
+    records = pl.concat([read_records(path, RUN_RECORD) for path in paths])
+    check_complete(records, expected)
+    schema = {name: RUN_RECORD[name] for name in RunKey._fields}
+    ordered = pl.DataFrame(expected, schema=schema, orient="row")
+    joined = ordered.join(records, on=RunKey._fields, how="left", maintain_order="left")
+    return joined.select(RUN_RECORD.names())
 
 
 def average_over_seeds(records: pl.DataFrame) -> pl.DataFrame:

@@ -153,6 +153,10 @@ class Settings(Model):
             raise ValueError("label_fractions: 1.0 is missing; every axis refers to all labels")
         return self
 
+    def probe_settings(self, probe: Probe) -> dict[str, float | int]:
+        """Return the settings of one probe: what a change of it must re-fit."""
+        return {"logistic": self.logistic}[probe].model_dump()
+
     @property
     def run_folder(self) -> str:
         """The folder of this run's tables and figures: the store, or a named run in it."""
@@ -194,12 +198,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_settings(sources: Sequence[Source]) -> Settings:
-    """Merge the sources, later ones over earlier ones, and check the result."""
+def merge_all(sources: Sequence[Source]) -> dict[str, Any]:
+    """Merge sources, later ones over earlier ones."""
     merged: dict[str, Any] = {}
     for source in sources:
         merged = merge(merged, source.content)
-    return check_settings(merged, sources)
+    return merged
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

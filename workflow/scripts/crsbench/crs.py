@@ -66,7 +66,7 @@ def _check_weights(kind: str, weights: Sequence[float], names: Sequence[str]) ->
 DEFAULT_WEIGHTS = Weights()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Anchors:
     """The lowest and the highest value of a panel on each axis, shapes (..., 4)."""
 
@@ -76,10 +76,10 @@ class Anchors:
     @property
     def undefined(self) -> Bools:
         """Whether a panel has an axis of zero width or with a NaN, shape (...)."""
-        return ~(self.upper > self.lower).all(axis=-1)
+        return ~np.logical_and.reduce(self.upper > self.lower, axis=-1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores:
     """CRS and its parts: `normalised` (..., K, 4), the rest (..., K); NaN where undefined."""
 
@@ -105,7 +105,8 @@ def check_panel(axes: Floats, encoders: Sequence[str]) -> None:
     CrsBenchError
         For a panel of one, a duplicate encoder, a NaN axis or an axis of zero width.
     """
-    repeated = sorted({encoder for encoder in encoders if list(encoders).count(encoder) > 1})
+    names = list(encoders)
+    repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise CrsBenchError(f"encoder named twice in one panel: {', '.join(repeated)}")
     for encoder, row in zip(encoders, axes, strict=True):
@@ -182,8 +183,10 @@ def dominance(candidates: Floats, panel: Floats, *, own: NDArray[np.int64]) -> F
     member = own >= 0
     is_own = member[:, None] & (own[:, None] == np.arange(panel.shape[-2]))
     beaten = (dominates(candidates, panel) & ~is_own).sum(axis=-1)
-    share = beaten / (panel.shape[-2] - member)
-    undefined = np.isnan(panel).any(axis=(-2, -1))[..., None] | np.isnan(candidates).any(axis=-1)
+    n_others = panel.shape[-2] - member
+    share = beaten / np.where(n_others > 0, n_others, np.nan)
+    no_panel = np.logical_or.reduce(np.isnan(panel), axis=(-2, -1), keepdims=True)[..., 0]
+    undefined = no_panel | np.isnan(candidates).any(axis=-1)
     return np.where(undefined, np.nan, share)
 
 

@@ -26,20 +26,27 @@ def grid(size_px: int) -> tuple[Array, Array]:
 
 def noise(rng: np.random.Generator, size_px: int, *, cells: float) -> Array:
     """Return a smooth random field with mean 0 and variance 1, `cells` bumps across."""
-    n_nodes = max(2, round(cells)) + 3
-    nodes = rng.standard_normal((n_nodes, n_nodes)).astype(np.float32)
-    step = size_px / (n_nodes - 3)
-    box = (step, step, step + size_px, step + size_px)
-    large = Image.fromarray(nodes).resize((round(n_nodes * step),) * 2, Image.Resampling.BICUBIC)
-    field = np.asarray(large.crop(tuple(round(edge) for edge in box)), dtype=np.float64)
-    return (field - field.mean()) / max(float(field.std()), 1e-9)
+    return _standardised(_bumps(rng, size_px, cells))
 
 
 def cloud(rng: np.random.Generator, size_px: int, *, cells: float, n_octaves: int = 3) -> Array:
     """Return fractal noise: octaves of halving size and weight, with variance 1."""
-    octaves = range(n_octaves)
-    field = sum((noise(rng, size_px, cells=cells * 2**k) * 0.5**k for k in octaves), np.zeros(1))
-    return (field - field.mean()) / max(float(field.std()), 1e-9)
+    field = np.zeros((size_px, size_px))
+    for octave in range(n_octaves):
+        field += _bumps(rng, size_px, cells * 2**octave) * 0.5**octave
+    return _standardised(field)
+
+
+def _bumps(rng: np.random.Generator, size_px: int, cells: float) -> Array:
+    n_nodes = max(2, round(cells)) + 3
+    nodes = Image.fromarray(rng.standard_normal((n_nodes, n_nodes)).astype(np.float32))
+    inner = (1.0, 1.0, n_nodes - 2.0, n_nodes - 2.0)
+    field = nodes.resize((size_px, size_px), Image.Resampling.BICUBIC, box=inner)
+    return np.asarray(field, dtype=np.float64)
+
+
+def _standardised(field: Array) -> Array:
+    return (field - field.mean()) / field.std()
 
 
 def step(distance: ArrayLike, softness: float) -> Array:
@@ -48,41 +55,59 @@ def step(distance: ArrayLike, softness: float) -> Array:
     return np.asarray(ramp * ramp * (3 - 2 * ramp))
 
 
-def disc(x: Array, y: Array, *, centre: Sequence[float], radius: float, softness: float) -> Array:
-    """Return the mask of a disc."""
-    return step(radius - np.hypot(x - centre[0], y - centre[1]), softness)
-
-
-def ellipse(
-    x: Array,
-    y: Array,
+def ellipses(
+    size_px: int,
+    centres: ArrayLike,
     *,
-    centre: Sequence[float],
-    radii: Sequence[float],
-    angle: float,
-    softness: float,
+    radii: ArrayLike,
+    angles: ArrayLike = 0.0,
+    softness: float = 0.012,
+    ragged: Array | None = None,
 ) -> Array:
-    """Return the mask of an ellipse whose first radius points along `angle` (radians)."""
-    dx, dy = x - centre[0], y - centre[1]
-    along = (dx * np.cos(angle) + dy * np.sin(angle)) / radii[0]
-    across = (dy * np.cos(angle) - dx * np.sin(angle)) / radii[1]
-    return step((1 - np.hypot(along, across)) * min(radii), softness)
+    """Return the union of ellipses as one mask (H, W); each is computed on its own patch.
 
-
-def dots(
-    size_px: int, centres: ArrayLike, radii: ArrayLike, *, softness: float = 0.012
-) -> Array:
-    """Return the union of small discs as one mask; each is computed on its own patch."""
+    Parameters
+    ----------
+    centres
+        Shape (n, 2).
+    radii
+        Shape (n, 2), or (2,) for all; the first one points along the angle.
+    angles
+        Shape (n,) or one for all, in radians.
+    softness
+        Half the width of the edge, at least half a pixel.
+    ragged
+        Field (H, W) that moves the edge outwards, in half-widths.
+    """
+    centres = np.reshape(np.asarray(centres, dtype=np.float64), (-1, 2))
     mask = np.zeros((size_px, size_px))
     axis = (np.arange(size_px) + 0.5) * 2 / size_px - 1
-    for (cx, cy), radius in zip(np.reshape(centres, (-1, 2)), np.ravel(radii), strict=True):
-        reach = radius + 2 * softness + 2 / size_px
+    softness = max(softness, 1 / size_px)
+    margin = 2 * softness + (0.0 if ragged is None else float(ragged.max()))
+    for (cx, cy), (along, across), angle in zip(
+        centres,
+        np.broadcast_to(radii, centres.shape),
+        np.broadcast_to(angles, len(centres)),
+        strict=True,
+    ):
+        reach = max(along, across) + margin
         columns = slice(*np.searchsorted(axis, [cx - reach, cx + reach]))
         rows = slice(*np.searchsorted(axis, [cy - reach, cy + reach]))
-        distance = np.hypot(axis[columns][None, :] - cx, axis[rows][:, None] - cy)
+        dx, dy = axis[columns][None, :] - cx, axis[rows][:, None] - cy
+        u = (dx * np.cos(angle) + dy * np.sin(angle)) / along
+        v = (dy * np.cos(angle) - dx * np.sin(angle)) / across
+        distance = (1 - np.hypot(u, v)) * min(along, across)
+        if ragged is not None:
+            distance += ragged[rows, columns]
         patch = mask[rows, columns]
-        np.maximum(patch, step(radius - distance, max(softness, 1 / size_px)), out=patch)
+        np.maximum(patch, step(distance, softness), out=patch)
     return mask
+
+
+def dots(size_px: int, centres: ArrayLike, radii: ArrayLike, *, softness: float = 0.012) -> Array:
+    """Return the union of discs as one mask (H, W); centres (n, 2), radii (n,)."""
+    both = np.repeat(np.reshape(radii, (-1, 1)), 2, axis=1)
+    return ellipses(size_px, centres, radii=both, softness=softness)
 
 
 def strokes(size_px: int, paths: Iterable[Array], widths: Iterable[float]) -> Array:

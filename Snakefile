@@ -1,0 +1,25 @@
+"""CRS-Bench: from images to the table of Clinical Reliability Scores (docs/architecture.md)."""
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/features.smk"
+include: "workflow/rules/probes.smk"
+include: "workflow/rules/score.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/paper.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.score.output,
+        rules.figures.output,
+        rules.paper_check.output,

@@ -1,0 +1,72 @@
+"""Settings: everything checked before anything runs, with the file and the key in the error."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crsbench.config import Source, check_settings, merge_all, read_source
+from crsbench.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+BASE = read_source(ROOT / "config" / "config.yaml")
+
+
+def check(**over: Any):
+    user = Source("mine.yaml", over)
+    return check_settings(merge_all([BASE, user]), [BASE, user])
+
+
+def test_the_default_configuration_is_the_full_benchmark():
+    settings = check()
+    assert len(settings.encoders) == 15
+    assert settings.datasets == ("isic2019", "aptos2019", "chexpert")
+    assert settings.run_folder == settings.store == "results"
+
+
+def test_a_named_run_has_its_own_folder_in_the_store():
+    assert check(run="two").run_folder == "results/runs/two"
+
+
+def test_mappings_merge_and_lists_are_replaced():
+    settings = check(split={"seed": 7}, seeds=[3])
+    assert (settings.split.seed, settings.split.train, settings.seeds) == (7, 0.7, (3,))
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"sedes": [0]}, r"^mine\.yaml: sedes: unknown key; allowed here: .*seeds"),
+        ({"split": {"tset": 0.2}}, r"split\.tset: unknown key; allowed here: calibration, seed, t"),
+        ({"split": {"test": 0.3}}, r"split: train \+ calibration \+ test must be 1, not 1\.1"),
+        ({"probes": ["svm"]}, r"probes\.0: Input should be 'logistic', got 'svm'"),
+        ({"uncertain": "drop"}, r"uncertain: Input should be 'mask', 'zeros', 'ones' or 'mixed'"),
+        ({"label_fractions": [0.1]}, r"label_fractions: 1\.0 is missing"),
+        ({"label_fractions": [0.0, 1.0]}, r"label_fractions\.0: Input should be greater than 0"),
+        ({"seeds": [0, 0]}, r"seeds: 0 selected more than once"),
+        ({"encoders": []}, r"encoders: .*at least 1 item"),
+        ({"datasets": "isic2019"}, r"datasets: Input should be a valid tuple, got 'isic2019'"),
+        ({"score": {"axes": {"robustness": 0.5}}}, r"weights of axes must sum to 1, not 1\.25"),
+        ({"score": {"axes": {"robustness": -0.25}}}, r"greater than or equal to 0, got -0\.25"),
+    ],
+)
+def test_a_wrong_setting_names_file_key_and_what_is_allowed(over, message):
+    with pytest.raises(ConfigError, match=message):
+        check(**over)
+
+
+def test_a_missing_key_is_named():
+    content = {key: value for key, value in BASE.content.items() if key != "seeds"}
+    with pytest.raises(ConfigError, match=r"seeds: missing; config/config\.yaml documents it"):
+        check_settings(content, [Source("config.yaml", content)])
+
+
+def test_a_file_that_is_not_there_or_no_mapping_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="no such configuration file"):
+        read_source(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ConfigError, match="expected a mapping of keys, got list"):
+        read_source(tmp_path / "list.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [1\n")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        read_source(tmp_path / "broken.yaml")

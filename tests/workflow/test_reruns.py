@@ -1,0 +1,112 @@
+"""What an edit re-runs: that what depends on it, and nothing else."""
+
+import shutil
+
+import pytest
+
+from .conftest import TINY, copy_of_the_project
+
+pytestmark = pytest.mark.workflow
+
+LIBRARY = "workflow/scripts/crsbench"
+AGGREGATION = {"aggregate": 1, "score": 1, "figures": 1}
+EVALUATION = {"evaluate": 2} | AGGREGATION
+PROBES = {"probe": 2} | EVALUATION
+
+#: (file, old text, new text, jobs that run again)
+EDITS = {
+    "a comment in a metric": (
+        f"{LIBRARY}/metrics.py",
+        "def brier(",
+        "# a remark\ndef brier(",
+        {},
+    ),
+    "a docstring": (
+        f"{LIBRARY}/evaluation.py",
+        '"""Evaluation: predictions become run records',
+        '"""Evaluating: predictions become run records',
+        {},
+    ),
+    "what an error says": (f"{LIBRARY}/records.py", "run records: {len(", "records: {len(", {}),
+    "a metric": (
+        f"{LIBRARY}/metrics.py",
+        "def brier(",
+        "BRIER_RANGE = (0, 1)\n\n\ndef brier(",
+        EVALUATION,
+    ),
+    "the probe": (
+        f"{LIBRARY}/probes/logistic.py",
+        "def fit_logistic(",
+        "EDITED = True\n\n\ndef fit_logistic(",
+        PROBES,
+    ),
+    "an axis": (
+        f"{LIBRARY}/axes.py",
+        "def label_efficiency(",
+        "EDITED = True\n\n\ndef label_efficiency(",
+        AGGREGATION,
+    ),
+    "the score": (
+        f"{LIBRARY}/crs.py",
+        "def worst_axis(",
+        "EDITED = True\n\n\ndef worst_axis(",
+        {"score": 1, "figures": 1, "paper_check": 1},
+    ),
+    "a figure": (f"{LIBRARY}/figures.py", "def ranks(", "EDITED = 1\n\n\ndef ranks(", {"figures": 1}),
+    "one loader": (
+        f"{LIBRARY}/encoders/loaders/statistics.py",
+        '"""',
+        "",
+        None,
+    ),
+    "the tolerance of the probe": (
+        "config/config.yaml",
+        "tolerance: 1.0e-6",
+        "tolerance: 1.0e-7",
+        PROBES,
+    ),
+    "the weights of CRS": (
+        "config/config.yaml",
+        "{dominance: 0.60, ideal_point: 0.25,",
+        "{dominance: 0.50, ideal_point: 0.35,",
+        {"score": 1, "figures": 1},
+    ),
+    "the batch size": ("config/tiny.yaml", "batch_size: 16", "batch_size: 8", {}),
+}
+del EDITS["one loader"]
+
+
+def test_a_finished_run_has_nothing_to_do(tiny):
+    assert "Nothing to be done" in tiny.ran("-n", *TINY).output
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_reruns_what_depends_on_it(edit, tiny_copy):
+    path, old, new, expected = EDITS[edit]
+    tiny_copy.edit(path, old, new)
+    assert tiny_copy.ran("-n", *TINY).jobs == expected
+
+
+def test_the_readme_and_a_touched_script_rerun_nothing(tiny_copy):
+    (tiny_copy.folder / "README.md").write_text("changed")
+    for script in (tiny_copy.folder / "workflow" / "scripts").glob("*.py"):
+        script.touch()
+    assert tiny_copy.ran("-n", *TINY).jobs == {}
+
+
+def test_a_new_clone_with_restored_results_reruns_nothing(tiny, tmp_path):
+    clone = copy_of_the_project(tmp_path / "clone")
+    for name in ("results", ".snakemake"):
+        shutil.copytree(tiny.folder / name, clone.folder / name)
+    assert clone.ran("-n", *TINY).jobs == {}
+
+
+def test_a_new_encoder_runs_its_own_jobs_and_the_aggregation_only(tiny_copy):
+    tiny_copy.edit(
+        "config/tiny.yaml",
+        "encoders: [tiny_untrained_resnet, tiny_statistics]",
+        "encoders: [tiny_untrained_resnet, tiny_statistics, tiny_untrained_vit]",
+    )
+    planned = tiny_copy.ran("-n", *TINY).jobs
+    own = {"weights": 1, "features_clean": 2, "features_perturbed": 1, "probe": 1, "evaluate": 1}
+    assert planned == own | AGGREGATION

@@ -1,0 +1,85 @@
+"""Probes and their evaluation: one job per encoder and dataset each."""
+
+
+rule probe:
+    input:
+        index=rules.index.output.index,
+        split=rules.split.output.split,
+        subsamples=rules.split.output.subsamples,
+        clean=rules.features_clean.output,
+        perturbed=rules.features_perturbed.output,
+        shift_features=lambda wildcards: [
+            f"{STORE}/features/{wildcards.encoder}/{target}/clean.parquet"
+            for target in PLAN.shift[wildcards.dataset]
+        ],
+        shift_indexes=lambda wildcards: [
+            f"{STORE}/data/{target}/index.parquet" for target in PLAN.shift[wildcards.dataset]
+        ],
+    output:
+        predictions=f"{STORE}/predictions/{{probe}}/{{encoder}}/{{dataset}}.parquet",
+        fits=f"{STORE}/predictions/{{probe}}/{{encoder}}/{{dataset}}.fits.parquet",
+    params:
+        shift=lambda wildcards: PLAN.shift[wildcards.dataset],
+        uncertain=SETTINGS.uncertain,
+        conditions=PLAN.key_settings["conditions"],
+        label_fractions=list(SETTINGS.label_fractions),
+        seeds=list(SETTINGS.seeds),
+        settings=lambda wildcards: SETTINGS.probe_settings(wildcards.probe),
+        code=lambda wildcards: code("fit_probe.py", f"probes.{wildcards.probe}"),
+    log:
+        job=f"{STORE}/logs/predictions/{{probe}}/{{encoder}}/{{dataset}}.log",
+        provenance=f"{STORE}/provenance/predictions/{{probe}}/{{encoder}}/{{dataset}}.json",
+    conda:
+        "../../envs/crsbench.yaml"
+    script:
+        "../scripts/fit_probe.py"
+
+
+rule evaluate:
+    input:
+        predictions=rules.probe.output.predictions,
+        fits=rules.probe.output.fits,
+        index=rules.index.output.index,
+        split=rules.split.output.split,
+        shift_indexes=lambda wildcards: [
+            f"{STORE}/data/{target}/index.parquet" for target in PLAN.shift[wildcards.dataset]
+        ],
+    output:
+        f"{STORE}/records/{{probe}}/{{encoder}}/{{dataset}}.parquet",
+    params:
+        shift=lambda wildcards: PLAN.shift[wildcards.dataset],
+        uncertain=SETTINGS.uncertain,
+        metrics=SETTINGS.metrics.model_dump(),
+        keys=lambda wildcards: PLAN.keys_of_cell(wildcards.encoder, wildcards.dataset, wildcards.probe),
+        settings=PLAN.protocol_json,
+        code=code("evaluate_probe.py"),
+    log:
+        job=f"{STORE}/logs/records/{{probe}}/{{encoder}}/{{dataset}}.log",
+        provenance=f"{STORE}/provenance/records/{{probe}}/{{encoder}}/{{dataset}}.json",
+    conda:
+        "../../envs/crsbench.yaml"
+    script:
+        "../scripts/evaluate_probe.py"
+
+
+rule aggregate:
+    input:
+        records=[
+            f"{STORE}/records/{probe}/{cell.encoder}/{cell.dataset}.parquet"
+            for probe in SETTINGS.probes
+            for cell in PLAN.cells
+        ],
+    output:
+        run_records=f"{RUN}/run_records.parquet",
+        metric_rows=f"{RUN}/metric_rows.parquet",
+        axes=f"{RUN}/axes.csv",
+    params:
+        keys=PLAN.key_settings,
+        code=code("aggregate_records.py"),
+    log:
+        job=f"{RUN}/logs/aggregate.log",
+        provenance=f"{RUN}/provenance/aggregate.json",
+    conda:
+        "../../envs/crsbench.yaml"
+    script:
+        "../scripts/aggregate_records.py"

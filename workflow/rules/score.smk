@@ -1,0 +1,26 @@
+"""The table of scores."""
+
+
+rule score:
+    input:
+        axes=rules.aggregate.output.axes,
+        exclusions=[f"{STORE}/data/{dataset}/exclusions.csv" for dataset in PLAN.datasets],
+        splits=[f"{STORE}/data/{dataset}/split.parquet" for dataset in PLAN.shift],
+        reference=[SETTINGS.score.reference] if SETTINGS.score.reference != "cohort" else [],
+    output:
+        table=f"{RUN}/crs_table.csv",
+        notes=f"{RUN}/crs_notes.md",
+        scored=update(f"{RUN}/scored_axes.csv"),
+    params:
+        encoders=PLAN.encoder_names,
+        datasets=list(PLAN.datasets),
+        excluded=PLAN.excluded_cells,
+        score=SETTINGS.score.model_dump(),
+        code=code("score_encoders.py"),
+    log:
+        job=f"{RUN}/logs/score.log",
+        provenance=f"{RUN}/provenance/score.json",
+    conda:
+        "../../envs/crsbench.yaml"
+    script:
+        "../scripts/score_encoders.py"

@@ -1,0 +1,611 @@
+"""Radiograph-like phantoms: a frontal chest film with the fourteen CheXpert labels.
+
+Each label has its sign in its place: a wide heart, fluid that fills an angle, the thin line of a
+collapsed lung, a broken rib. Build, exposure, rotation and noise vary alike in all films. A
+second site draws the same signs in other patients, at other rates, with another scanner.
+
+In the picture the patient's left is on the right: `side` is +1 there and -1 on the other.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from crsbench.datasets.drawings import canvas
+from crsbench.datasets.drawings.canvas import Array
+from crsbench.datasets.drawings.cases import Case, subject_sizes
+from crsbench.provenance import generator
+
+LABELS = (
+    "No Finding",
+    "Enlarged Cardiomediastinum",
+    "Cardiomegaly",
+    "Lung Opacity",
+    "Lung Lesion",
+    "Edema",
+    "Consolidation",
+    "Pneumonia",
+    "Atelectasis",
+    "Pneumothorax",
+    "Pleural Effusion",
+    "Pleural Other",
+    "Fracture",
+    "Support Devices",
+)
+COLUMNS = ("view", *LABELS)
+#: A finding that is present makes its parent present.
+PARENTS = {
+    "Cardiomegaly": "Enlarged Cardiomediastinum",
+    "Lung Lesion": "Lung Opacity",
+    "Edema": "Lung Opacity",
+    "Consolidation": "Lung Opacity",
+    "Pneumonia": "Lung Opacity",
+    "Atelectasis": "Lung Opacity",
+}
+#: Findings that a reader is at times uncertain of, and how often: when present, when absent.
+UNCERTAIN = frozenset(
+    {"Cardiomegaly", "Edema", "Consolidation", "Pneumonia", "Atelectasis", "Pleural Effusion"}
+)
+UNCERTAIN_PRESENT, UNCERTAIN_ABSENT = 0.15, 0.03
+#: An absent finding is left blank this often, and written as 0 otherwise.
+BLANK = 0.7
+STUDIES_PER_PATIENT = (0.5, 0.3, 0.2)
+#: A patient's finding is still there in a later study.
+PERSISTENCE = 0.75
+
+
+@dataclass(frozen=True)
+class Site:
+    """A hospital: its patients' findings and builds, and what its scanner does.
+
+    Parameters
+    ----------
+    kind
+        Name of the kind of phantom.
+    healthy
+        Share of the patients without a finding.
+    prevalence
+        Share of the other patients with a sign.
+    portable
+        Share of the films taken lying (AP).
+    half_width, apex
+        Ranges of the lungs' outer edge and top.
+    contrast, noise, sharpening
+        Ranges of the tone curve's slope, of the noise's deviation, and of edge enhancement.
+    collimated
+        Share of the films with a dark frame.
+    """
+
+    kind: str
+    healthy: float
+    prevalence: Mapping[str, float]
+    portable: float
+    half_width: tuple[float, float]
+    apex: tuple[float, float]
+    contrast: tuple[float, float]
+    noise: tuple[float, float]
+    sharpening: tuple[float, float]
+    collimated: float
+
+    def plan(self, n_images: int, seed: int) -> list[Case]:
+        """Return the images to draw: patients with one to three studies."""
+        rng = generator("phantom", self.kind, seed, "plan")
+        cases = []
+        for number, n_studies in enumerate(subject_sizes(rng, n_images, STUDIES_PER_PATIENT)):
+            patient = f"patient{number:05d}"
+            signs = self._signs(rng)
+            for study in range(1, n_studies + 1):
+                cases.append(self._study(rng, f"{patient}-study{study}", patient, signs))
+                signs = {sign for sign in signs if rng.random() < PERSISTENCE} | {
+                    sign for sign in self._signs(rng) if rng.random() > PERSISTENCE
+                }
+        return cases
+
+    def draw(self, case: Case, size_px: int, seed: int) -> Image.Image:
+        """Return the grey picture of a case."""
+        patient_rng, rng = case.randomness(self.kind, seed)
+        film = _chest(self, patient_rng, rng, case.signs, size_px)
+        for sign in SIGNS:
+            if sign in case.signs:
+                SIGNS[sign](rng, film)
+        return canvas.to_image(_exposed(self, rng, film))
+
+    def _signs(self, rng: np.random.Generator) -> set[str]:
+        if rng.random() < self.healthy:
+            return set()
+        return {sign for sign, share in self.prevalence.items() if rng.random() < share}
+
+    def _study(
+        self, rng: np.random.Generator, name: str, patient: str, signs: set[str]
+    ) -> Case:
+        view = "AP" if rng.random() < self.portable else "PA"
+        return Case(name, patient, frozenset({*signs, view}), {"view": view, **_labels(rng, signs)})
+
+
+def _labels(rng: np.random.Generator, signs: set[str]) -> dict[str, str]:
+    """Return what the reader wrote: 1, 0, -1 (uncertain) or nothing, by label."""
+    present = signs | {PARENTS[sign] for sign in signs & PARENTS.keys()}
+    if not present - {"Support Devices"}:
+        present = present | {"No Finding"}
+    return {label: _cell(rng, label, label in present) for label in LABELS}
+
+
+def _cell(rng: np.random.Generator, label: str, present: bool) -> str:  # noqa: FBT001
+    doubt = (UNCERTAIN_PRESENT if present else UNCERTAIN_ABSENT) * (label in UNCERTAIN)
+    draw, blank = rng.random(2)
+    if draw < doubt:
+        return "-1"
+    if present:
+        return "1"
+    return "" if blank < BLANK else "0"
+
+
+SITES = (
+    Site(
+        kind="radiograph",
+        healthy=0.18,
+        prevalence={
+            "Enlarged Cardiomediastinum": 0.14,
+            "Cardiomegaly": 0.22,
+            "Lung Opacity": 0.10,
+            "Lung Lesion": 0.17,
+            "Edema": 0.20,
+            "Consolidation": 0.16,
+            "Pneumonia": 0.16,
+            "Atelectasis": 0.20,
+            "Pneumothorax": 0.18,
+            "Pleural Effusion": 0.30,
+            "Pleural Other": 0.15,
+            "Fracture": 0.15,
+            "Support Devices": 0.50,
+        },
+        portable=0.5,
+        half_width=(0.66, 0.80),
+        apex=(-0.80, -0.70),
+        contrast=(0.9, 1.25),
+        noise=(0.008, 0.030),
+        sharpening=(0.0, 0.3),
+        collimated=0.1,
+    ),
+    Site(
+        kind="institution",
+        healthy=0.10,
+        prevalence={
+            "Enlarged Cardiomediastinum": 0.20,
+            "Cardiomegaly": 0.32,
+            "Lung Opacity": 0.14,
+            "Lung Lesion": 0.12,
+            "Edema": 0.32,
+            "Consolidation": 0.14,
+            "Pneumonia": 0.22,
+            "Atelectasis": 0.30,
+            "Pneumothorax": 0.14,
+            "Pleural Effusion": 0.42,
+            "Pleural Other": 0.12,
+            "Fracture": 0.14,
+            "Support Devices": 0.65,
+        },
+        portable=0.85,
+        half_width=(0.58, 0.74),
+        apex=(-0.74, -0.60),
+        contrast=(0.7, 1.0),
+        noise=(0.020, 0.050),
+        sharpening=(0.5, 1.2),
+        collimated=0.5,
+    ),
+)
+
+
+@dataclass
+class _Film:
+    """A film in the making.
+
+    `density` (H, W) is how much the body absorbs (bright); `lungs` the masks of the two lungs,
+    by side; `outer` (H, W) the distance of the lungs' outer edge from the midline at each row,
+    `floor` the height of each diaphragm at each pixel, by side.
+    """
+
+    x: Array
+    y: Array
+    density: Array
+    lungs: dict[int, Array]
+    outer: Array
+    floor: dict[int, Array]
+    half_width: float
+    apex: float
+    base: float
+
+    @property
+    def size_px(self) -> int:
+        return self.x.shape[0]
+
+    def add(self, mask: Array, amount: float) -> None:
+        """Add density where the mask is 1."""
+        self.density += mask * amount
+
+    def fill(self, mask: Array, density: float) -> None:
+        """Raise or lower the density to a value where the mask is 1."""
+        self.density = canvas.blend(self.density, density, mask)
+
+    def within(
+        self, rng: np.random.Generator, side: int, *, across: tuple[float, float], down: tuple[float, float]
+    ) -> Array:
+        """Return a random point of a lung; (0, 1) spans it across and down."""
+        inner = 0.2
+        a = inner + rng.uniform(*across) * (self.half_width - inner)
+        return np.array([side * a, self.apex + rng.uniform(*down) * (self.base - self.apex)])
+
+
+def _either(rng: np.random.Generator) -> int:
+    return int(rng.choice([-1, 1]))
+
+
+def _one_or_both(rng: np.random.Generator, *, both: float) -> list[int]:
+    return [-1, 1] if rng.random() < both else [_either(rng)]
+
+
+# The healthy chest.
+
+
+def _chest(
+    site: Site,
+    patient_rng: np.random.Generator,
+    rng: np.random.Generator,
+    signs: frozenset[str],
+    size_px: int,
+) -> _Film:
+    """Return the film of a chest with its heart and mediastinum at the size that signs ask."""
+    film = _thorax(site, patient_rng, size_px)
+    _add_vessels(patient_rng, film)
+    _add_bones(patient_rng, film)
+    heart = patient_rng.uniform(0.88, 1.08) * (1.08 if "AP" in signs else 1.0)
+    if "Cardiomegaly" in signs:
+        heart *= rng.uniform(1.25, 1.5)
+    wide = "Enlarged Cardiomediastinum" in signs
+    _add_heart(patient_rng, film, scale=heart)
+    _add_mediastinum(patient_rng, film, half_width=rng.uniform(0.20, 0.27) if wide else 0.105)
+    return film
+
+
+def _thorax(site: Site, rng: np.random.Generator, size_px: int) -> _Film:
+    """Return soft tissue with two lungs."""
+    x, y = canvas.grid(size_px)
+    half_width, apex = rng.uniform(*site.half_width), rng.uniform(*site.apex)
+    base = rng.uniform(0.42, 0.62)
+    shoulders = -0.92 + 0.45 * np.clip(np.abs(x) - 0.22, 0, None) ** 1.1
+    body = canvas.step(y - shoulders, 0.06)
+    density = body * (0.55 + 0.06 * canvas.cloud(rng, size_px, cells=3, n_octaves=2) * 0.5)
+    rise = np.clip((y - apex) / (0.75 * (base - apex)), 0, 1)
+    outer = half_width * np.sqrt(1 - (1 - rise) ** 2.3)
+    lungs, floor = {}, {}
+    for side in (-1, 1):
+        a = side * x
+        top = base - 0.05 * (side < 0)
+        floor[side] = top + 0.8 * (a - 0.45 * half_width) ** 2
+        lungs[side] = (
+            canvas.step(outer - a, 0.02)
+            * canvas.step(a - 0.07, 0.03)
+            * canvas.step(floor[side] - y, 0.02)
+        )
+    film = _Film(x, y, density, lungs, outer, floor, half_width, apex, base)
+    for lung in lungs.values():
+        film.fill(lung, 0.17)
+    abdomen = body * canvas.step(y - np.where(x > 0, floor[1], floor[-1]), 0.03)
+    film.add(abdomen, 0.12)
+    bubble = canvas.ellipse(
+        x, y, centre=[0.35, base + 0.16], radii=[0.14, 0.07], angle=0.2, softness=0.04
+    )
+    film.add(bubble, -0.22 * rng.random())
+    return film
+
+
+def _add_vessels(rng: np.random.Generator, film: _Film) -> None:
+    """Add the branching vessels of the lungs, from each hilum outwards."""
+    paths, widths = [], []
+    for side in (-1, 1):
+        hilum = np.array([side * 0.16, -0.05])
+        film.add(canvas.disc(film.x, film.y, centre=hilum, radius=0.07, softness=0.06), 0.14)
+        for direction in np.linspace(-1.35, 1.35, 9) + rng.normal(0, 0.1, 9):
+            angle = direction if side > 0 else np.pi - direction
+            trunk = canvas.walk(rng, start=hilum, angle=angle, length=0.5, wander=0.5)
+            paths += [trunk[:6], trunk[5:]]
+            widths += [0.024, 0.013]
+            for node in (5, 8):
+                turn = angle + _either(rng) * rng.uniform(0.4, 0.8)
+                paths.append(canvas.walk(rng, start=trunk[node], angle=turn, length=0.3, wander=0.5))
+                widths.append(0.010)
+    marks = canvas.blur(canvas.strokes(film.size_px, paths, widths), 0.006)
+    film.add(marks * (film.lungs[-1] + film.lungs[1]), 0.16)
+
+
+def _rib(film: _Film, number: int, a: Array) -> Array:
+    """Return the height at which a posterior rib's middle passes, `a` from the midline."""
+    return film.apex + 0.06 + 0.135 * number + 0.30 * a - 0.55 * np.clip(0.25 - a, 0, None) ** 2
+
+
+def _add_bones(rng: np.random.Generator, film: _Film) -> None:
+    """Add ribs, clavicles, shoulder blades and spine."""
+    a = np.abs(film.x)
+    cage = canvas.step(film.outer + 0.05 - a, 0.02) * canvas.step(a - 0.06, 0.03)
+    ribs = np.zeros(a.shape)
+    for number in range(9):
+        behind = film.y - _rib(film, number, a)
+        front = film.y - (film.apex + 0.30 + 0.15 * number - 0.75 * (a - 0.1) ** 2 * 1.2)
+        bone = canvas.step(0.026 - np.abs(behind), 0.010)
+        rim = np.exp(-(((np.abs(behind) - 0.026) / 0.008) ** 2))
+        ribs += bone * 0.085 + rim * 0.03
+        ribs += canvas.step(0.024 - np.abs(front), 0.014) * 0.035 * (number < 6)
+    film.add(ribs * cage, rng.uniform(0.8, 1.2))
+    ends = np.array([[0.07, -0.55], [0.30, -0.60], [0.66, -0.74]]) + [0, film.apex + 0.75]
+    for side in (-1, 1):
+        film.add(canvas.strokes(film.size_px, [ends * [side, 1]], [0.055]), 0.13)
+    blade = np.array([[0.62, -0.6], [0.95, -0.55], [0.80, 0.05]])
+    for side in (-1, 1):
+        film.add(canvas.blur(canvas.polygon(film.size_px, blade * [side, 1]), 0.02), 0.06)
+    vertebrae = 0.6 + 0.4 * np.tanh(3 * np.cos(2 * np.pi * film.y / 0.13))
+    film.add(canvas.step(0.07 - a, 0.015) * vertebrae, 0.07)
+
+
+def _add_heart(rng: np.random.Generator, film: _Film, *, scale: float) -> None:
+    radii = np.array([0.30, 0.25]) * scale
+    centre = [0.11 + 0.06 * (scale - 1), film.base - 0.17 * scale - 0.02]
+    heart = canvas.ellipse(
+        film.x, film.y, centre=centre, radii=radii, angle=0.55, softness=0.025
+    )
+    film.fill(heart * (film.y < 2), 0.62 + rng.uniform(-0.03, 0.03))
+
+
+def _add_mediastinum(rng: np.random.Generator, film: _Film, *, half_width: float) -> None:
+    bulge = half_width * (1 + 0.12 * np.sin(6 * film.y + rng.uniform(0, 6)))
+    strip = canvas.step(bulge - np.abs(film.x), 0.03) * canvas.step(0.35 - film.y, 0.15)
+    knob = canvas.disc(film.x, film.y, centre=[half_width, -0.28], radius=0.06, softness=0.02)
+    film.fill(np.maximum(strip, knob) * canvas.step(film.y - film.apex + 0.05, 0.1), 0.60)
+    film.add(canvas.step(0.03 - np.abs(film.x), 0.015) * canvas.step(-0.2 - film.y, 0.05), -0.10)
+
+
+# Signs: each adds one finding to the film.
+
+
+def _haze(rng: np.random.Generator, film: _Film) -> None:
+    """Add an unspecific veil over a part of one lung."""
+    side = _either(rng)
+    centre = film.within(rng, side, across=(0.3, 0.7), down=(0.25, 0.8))
+    veil = canvas.ellipse(
+        film.x, film.y, centre=centre, radii=rng.uniform(0.18, 0.3, 2), angle=0, softness=0.12
+    )
+    film.add(veil * film.lungs[side], rng.uniform(0.10, 0.18))
+
+
+def _nodules(rng: np.random.Generator, film: _Film) -> None:
+    """Add one to three round nodules."""
+    for _ in range(int(rng.integers(1, 4))):
+        centre = film.within(rng, _either(rng), across=(0.2, 0.85), down=(0.2, 0.85))
+        radius = rng.uniform(0.045, 0.095)
+        film.add(canvas.disc(film.x, film.y, centre=centre, radius=radius, softness=0.012), 0.24)
+
+
+def _edema(rng: np.random.Generator, film: _Film) -> None:
+    """Add haze spreading from both hila, with short septal lines at the lateral bases."""
+    grain = 1 + 0.45 * canvas.cloud(rng, film.size_px, cells=14)
+    strength = rng.uniform(0.16, 0.28)
+    for side in (-1, 1):
+        wing = np.exp(-(((side * film.x - 0.25) / 0.2) ** 2 + ((film.y + 0.02) / 0.3) ** 2))
+        film.add(wing * grain * film.lungs[side], strength)
+        lines = []
+        for height in film.base - rng.uniform(0.02, 0.35, 8):
+            end = side * (film.half_width - 0.01)
+            lines.append(np.array([[end, height], [end - side * 0.1, height + 0.01]]))
+        film.add(canvas.strokes(film.size_px, lines, [0.010] * 8) * film.lungs[side], 0.20)
+
+
+def _consolidation(rng: np.random.Generator, film: _Film) -> None:
+    """Add a dense lobe with a straight fissure edge and dark air bronchograms."""
+    side = _either(rng)
+    fissure = film.apex + rng.uniform(0.5, 0.7) * (film.base - film.apex)
+    lower = rng.random() < 0.6
+    tilt = rng.uniform(-0.1, 0.25) * side * film.x
+    beyond = (film.y - fissure - tilt) * (1 if lower else -1)
+    reach = canvas.step(0.38 - beyond, 0.15)
+    lobe = canvas.step(beyond, 0.015) * reach * film.lungs[side]
+    hub = np.array([side * 0.2, fissure + (0.1 if lower else -0.1)])
+    away = 0.6 if lower else -0.6
+    bronchi = [
+        canvas.walk(
+            rng,
+            start=hub,
+            angle=turn if side > 0 else np.pi - turn,
+            length=rng.uniform(0.25, 0.4),
+            wander=0.4,
+        )
+        for turn in away + np.array([-0.5, -0.1, 0.3])
+    ]
+    air = canvas.strokes(film.size_px, bronchi, [0.018] * 3)
+    film.add(lobe * (1 - 0.8 * air), rng.uniform(0.24, 0.34))
+
+
+def _pneumonia(rng: np.random.Generator, film: _Film) -> None:
+    """Add a cluster of fluffy patches in one lung."""
+    side = _either(rng)
+    hub = film.within(rng, side, across=(0.3, 0.7), down=(0.35, 0.9))
+    near = np.exp(-((film.x - hub[0]) ** 2 + (film.y - hub[1]) ** 2) / 0.05)
+    fluff = canvas.step(canvas.cloud(rng, film.size_px, cells=13) * near, 0.6)
+    film.add(fluff * near * film.lungs[side], rng.uniform(0.30, 0.42))
+
+
+def _atelectasis(rng: np.random.Generator, film: _Film) -> None:
+    """Add plate-like bands at a base."""
+    for side in _one_or_both(rng, both=0.4):
+        n_bands = int(rng.integers(2, 4))
+        bands = []
+        for height in film.base - rng.uniform(0.04, 0.3, n_bands):
+            start, end = sorted(rng.uniform(0.2, film.half_width, 2))
+            end = max(end, start + 0.25)
+            slope = rng.uniform(-0.2, 0.15) * (end - start)
+            bands.append(np.array([[side * start, height], [side * end, height + slope]]))
+        plates = canvas.strokes(film.size_px, bands, rng.uniform(0.025, 0.045, n_bands))
+        film.add(canvas.blur(plates, 0.006) * film.lungs[side], 0.24)
+
+
+def _pneumothorax(rng: np.random.Generator, film: _Film) -> None:
+    """Add air round a collapsed lung: no vessels outside a thin bright line."""
+    side = _either(rng)
+    gap = rng.uniform(0.10, 0.24)
+    shrunk = (film.outer - side * film.x) / gap - 1
+    apical = (film.y - film.apex) / (1.6 * gap) - 1
+    inside = np.minimum(shrunk, apical) - 0.6 * np.clip(film.y - 0.15, 0, None) * -3
+    outside = canvas.step(-inside, 0.06) * film.lungs[side]
+    film.density = canvas.blend(film.density, canvas.blur(film.density, 0.05) - 0.07, outside * 0.8)
+    film.add(np.exp(-((inside * gap / 0.012) ** 2)) * film.lungs[side], 0.17)
+
+
+def _effusion(rng: np.random.Generator, film: _Film) -> None:
+    """Add fluid above the diaphragm, higher at the side wall than at the heart."""
+    for side in _one_or_both(rng, both=0.35):
+        height = rng.uniform(0.08, 0.38)
+        climb = np.clip(side * film.x / film.half_width, 0, 1) ** 3
+        level = film.base + 0.08 - height - 0.22 * climb
+        film.fill(canvas.step(film.y - level, 0.05) * film.lungs[side] * 0.9, 0.62)
+
+
+def _pleural_plaques(rng: np.random.Generator, film: _Film) -> None:
+    """Add a lumpy rind along a side wall, with bright calcified plaques."""
+    side = _either(rng)
+    depth = film.outer - side * film.x
+    lumps = 0.045 + 0.022 * canvas.noise(rng, film.size_px, cells=9)
+    stretch = canvas.step(film.y - rng.uniform(-0.5, -0.2), 0.05)
+    rind = canvas.step(lumps - depth, 0.01) * stretch * film.lungs[side]
+    film.add(rind, 0.26)
+    where = [film.within(rng, side, across=(0.35, 0.9), down=(0.3, 0.9)) for _ in range(3)]
+    for centre in where:
+        plaque = canvas.ellipse(
+            film.x,
+            film.y,
+            centre=centre,
+            radii=[rng.uniform(0.05, 0.09), 0.02],
+            angle=rng.uniform(0, np.pi),
+            softness=0.008,
+        )
+        film.add(plaque, 0.24)
+
+
+def _fractures(rng: np.random.Generator, film: _Film) -> None:
+    """Break two to four neighbouring ribs: a dark gap and a displaced bright end."""
+    side, first = _either(rng), int(rng.integers(1, 4))
+    a = film.half_width * rng.uniform(0.55, 0.8)
+    for number in range(first, first + int(rng.integers(2, 5))):
+        place = a + rng.normal(0, 0.03)
+        height = float(_rib(film, number, np.asarray(place)))
+        gap = np.array([[place - 0.015, height - 0.05], [place + 0.015, height + 0.05]])
+        end = np.array([[place + 0.01, height + 0.045], [place + 0.16, height + 0.10]])
+        film.add(canvas.strokes(film.size_px, [gap * [side, 1]], [0.022]), -0.14)
+        film.add(canvas.strokes(film.size_px, [end * [side, 1]], [0.045]), 0.17)
+
+
+def _devices(rng: np.random.Generator, film: _Film) -> None:
+    """Add one to three devices."""
+    chosen = rng.permutation(len(DEVICES))[: int(rng.integers(1, 4))]
+    for number in sorted(chosen):
+        DEVICES[number](rng, film)
+
+
+def _tracheal_tube(rng: np.random.Generator, film: _Film) -> None:
+    end = np.array([rng.normal(0, 0.01), rng.uniform(-0.32, -0.2)])
+    tube = np.array([[rng.normal(0, 0.04), -1.0], [0.01, -0.6], end])
+    walls = [tube - [0.017, 0], tube + [0.017, 0]]
+    film.add(canvas.strokes(film.size_px, walls, [0.012] * 2), 0.28)
+
+
+def _central_line(rng: np.random.Generator, film: _Film) -> None:
+    t = np.linspace(0, 1, 12)[:, None]
+    corners = np.array([[-0.75, -0.45], [-0.35, -0.85], [-0.10, -0.55], [-0.11, 0.0]])
+    corners = corners + rng.normal(0, 0.03, corners.shape)
+    weights = np.hstack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3])
+    film.add(canvas.strokes(film.size_px, [weights @ corners], [0.016]), 0.30)
+
+
+def _pacemaker(rng: np.random.Generator, film: _Film) -> None:
+    x0, y0 = rng.uniform(0.45, 0.58), rng.uniform(-0.52, -0.40)
+    can = canvas.ellipse(
+        film.x, film.y, centre=[x0, y0], radii=[0.11, 0.09], angle=0.4, softness=0.012
+    )
+    film.fill(can, 1.0)
+    leads = [
+        np.array([[x0, y0], [0.25, -0.58], [0.0, -0.35], [-0.08, 0.0], tip])
+        for tip in ([-0.05, 0.12], [0.22, film.base - 0.08])
+    ]
+    film.add(canvas.strokes(film.size_px, leads, [0.016] * 2), 0.30)
+
+
+def _electrodes(rng: np.random.Generator, film: _Film) -> None:
+    spots = np.array([[-0.5, -0.45], [0.5, -0.42], [0.55, 0.3]]) + rng.normal(0, 0.06, (3, 2))
+    film.add(canvas.dots(film.size_px, spots, [0.035] * 3), 0.28)
+    leads = [
+        canvas.walk(rng, start=spot, angle=rng.uniform(0.5, 2.6), length=1.3, wander=0.8)
+        for spot in spots
+    ]
+    film.add(canvas.strokes(film.size_px, leads, [0.012] * 3), 0.26)
+
+
+def _gastric_tube(rng: np.random.Generator, film: _Film) -> None:
+    path = np.array([[0.03, -1.0], [0.02, -0.3], [0.04, 0.3], [0.12, 0.62], [0.35, 0.72]])
+    path = path + rng.normal(0, 0.012, path.shape)
+    film.add(canvas.strokes(film.size_px, [path], [0.018]), 0.26)
+
+
+Sign = Callable[[np.random.Generator, _Film], None]
+DEVICES: tuple[Sign, ...] = (
+    _tracheal_tube,
+    _central_line,
+    _pacemaker,
+    _electrodes,
+    _gastric_tube,
+)
+SIGNS: dict[str, Sign] = {
+    "Pneumothorax": _pneumothorax,
+    "Lung Opacity": _haze,
+    "Lung Lesion": _nodules,
+    "Edema": _edema,
+    "Consolidation": _consolidation,
+    "Pneumonia": _pneumonia,
+    "Atelectasis": _atelectasis,
+    "Pleural Effusion": _effusion,
+    "Pleural Other": _pleural_plaques,
+    "Fracture": _fractures,
+    "Support Devices": _devices,
+}
+
+
+# The exposure.
+
+
+def _exposed(site: Site, rng: np.random.Generator, film: _Film) -> Array:
+    """Return the film as the scanner shows it (H, W): placed, toned, with its noise."""
+    image = _placed(rng, film.density)
+    image = image + rng.uniform(*site.sharpening) * (image - canvas.blur(image, 0.03))
+    level = rng.uniform(-0.10, 0.10)
+    image = (image - 0.42) * rng.uniform(*site.contrast) * 1.25 + 0.45 + level
+    image = canvas.blur(image, rng.uniform(0, 0.008))
+    image = image + rng.normal(0, rng.uniform(*site.noise), image.shape)
+    if rng.random() < site.collimated:
+        edges = rng.uniform(0.82, 0.97, 4)
+        x, y = film.x, film.y
+        inside = np.minimum.reduce([edges[0] - x, edges[1] + x, edges[2] - y, edges[3] + y])
+        image = image * canvas.step(inside, 0.01)
+    return image
+
+
+def _placed(rng: np.random.Generator, density: Array) -> Array:
+    """Return the film turned, shifted and scaled a little, as patients stand or lie."""
+    size_px = density.shape[0]
+    turn, scale = rng.normal(0, 0.045), rng.uniform(0.92, 1.08)
+    c, s = scale * np.cos(turn), scale * np.sin(turn)
+    half = size_px / 2
+    dx, dy = half * (1 + rng.normal(0, 0.04, 2))
+    coefficients = (c, -s, dx - c * half + s * half, s, c, dy - s * half - c * half)
+    film = Image.fromarray(np.pad(density, 0).astype(np.float32))
+    moved = film.transform(
+        film.size, Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC
+    )
+    return np.asarray(moved, dtype=np.float64)

@@ -1,0 +1,58 @@
+"""Encoders of the timm library: from the hub at a pinned revision, a local file, or untrained."""
+
+from typing import Any
+
+import timm
+from torch import nn
+
+from crsbench.encoders.cards import EncoderCard, RandomWeights
+from crsbench.encoders.loaders import checkpoint, untrained
+from crsbench.errors import WeightsError
+
+
+def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
+    """Return the tensors of the encoder without its head, and where they came from.
+
+    The checkpoint is loaded with its own head and strictly (timm turns strict loading off when
+    the number of classes differs), and the head is removed afterwards.
+    """
+    if isinstance(card.weights, RandomWeights):
+        seed = card.weights.seed
+        state = untrained.untrained_state(build(card), seed=seed)
+        return state, checkpoint.Source(f"untrained, seed {seed}", "")
+    path, source = checkpoint.fetch(card)
+    model = _create(card, pretrained_cfg_overlay={"file": str(path), "custom_load": False})
+    model.reset_classifier(0)
+    return dict(model.state_dict()), source
+
+
+def build(card: EncoderCard) -> nn.Module:
+    """Return the architecture without a head; its forward pass gives the card's feature."""
+    model = _create(card, num_classes=0)
+    return _with_pool(model, card)
+
+
+def _create(card: EncoderCard, **extra: Any) -> nn.Module:
+    pretrained = "pretrained_cfg_overlay" in extra
+    try:
+        return timm.create_model(
+            card.architecture, pretrained=pretrained, **{**card.options, **extra}
+        )
+    except (RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise WeightsError(f"{card.name}: timm {card.architecture}: {reason[:600]}") from error
+
+
+def _with_pool(model: Any, card: EncoderCard) -> nn.Module:
+    """Make the model return what the card calls its feature."""
+    pool = card.feature.pool
+    prefix_tokens = getattr(model, "num_prefix_tokens", None)
+    if pool == "cls" and not (prefix_tokens and model.global_pool == "token"):
+        raise WeightsError(f"{card.name}: {card.architecture} has no class token; use pool: pooled")
+    if pool == "mean":
+        if prefix_tokens is None:
+            raise WeightsError(f"{card.name}: {card.architecture} has no tokens; use pool: pooled")
+        model.global_pool = "avg"
+    if pool == "projected":
+        raise WeightsError(f"{card.name}: a timm encoder has no projected feature")
+    return model

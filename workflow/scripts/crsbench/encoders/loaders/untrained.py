@@ -1,0 +1,35 @@
+"""Weights of untrained encoders, drawn tensor by tensor from the card's seed.
+
+Each tensor has its own generator, keyed by its name, so that neither the order of construction nor
+the number of threads matters. Matrices get variance 1/fan-in, convolutions 2/fan-in, tokens and
+position embeddings standard deviation 0.02; vectors (norms, biases, running statistics) keep the
+constants that the architecture is built with.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+from crsbench.provenance import generator
+
+
+def untrained_state(module: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:
+    """Return a state for `module`, drawn from `seed`."""
+    state = module.state_dict()
+    return {name: _drawn(name, tensor, seed) for name, tensor in state.items()}
+
+
+def _drawn(name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    if tensor.ndim < 2:
+        return tensor.clone()
+    normal = generator("untrained", name, seed).standard_normal(tensor.shape)
+    return torch.from_numpy((normal * _scale(tensor)).astype(np.float32))
+
+
+def _scale(tensor: torch.Tensor) -> float:
+    if tensor.shape[0] == 1:
+        return 0.02
+    gain = 1 if tensor.ndim == 2 else 2
+    return math.sqrt(gain / math.prod(tensor.shape[1:]))

@@ -1,0 +1,129 @@
+"""The weights stage: one safetensors file per encoder, vision tensors only, in float32.
+
+The file is what every later job opens: it holds exactly the tensors that the architecture has,
+and says in its metadata what they were made from. A card whose loader does not exist, a missing
+or a surplus tensor is an error that names it.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from crsbench.encoders.cards import EncoderCard
+from crsbench.encoders.loaders.checkpoint import State, check_tensors
+from crsbench.errors import WeightsError
+from crsbench.files import written_atomically
+from crsbench.provenance import digest
+
+LOADERS = "crsbench.encoders.loaders"
+
+
+@dataclass(frozen=True)
+class LoadedEncoder:
+    """An encoder ready for a forward pass: its card, its module, the digest of its weights."""
+
+    card: EncoderCard
+    module: torch.nn.Module
+    weights_digest: str
+
+
+def loader_module(card: EncoderCard) -> str:
+    """Return the dotted name, below ``crsbench``, of the module that loads the encoder."""
+    return f"encoders.loaders.{card.loader}"
+
+
+def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
+    """Fetch an encoder's checkpoint, convert its vision tensors and write them.
+
+    Returns
+    -------
+    dict
+        The metadata of the file: ``source``, ``source_sha256``, ``licence``, ``weights_digest``.
+
+    Raises
+    ------
+    WeightsError
+        The checkpoint cannot be had, or its tensors are not those of the architecture.
+    """
+    loader = _loader(card)
+    state, source = loader.load_source(card)
+    state = {name: _as_stored(tensor) for name, tensor in sorted(state.items())}
+    check_tensors(state, loader.build(card).state_dict(), card.name)
+    metadata = {
+        "source": source.description,
+        "source_sha256": source.sha256,
+        "licence": card.licence,
+        "weights_digest": state_digest(state),
+    }
+    with written_atomically(path) as temporary:
+        save_file(state, temporary, metadata=metadata)
+    return metadata
+
+
+def load_encoder(card: EncoderCard, path: str | Path) -> LoadedEncoder:
+    """Build an encoder and load its weights file, strictly; the module is frozen and in eval mode.
+
+    Raises
+    ------
+    WeightsError
+        The file is missing, damaged, or does not hold exactly the tensors of the architecture.
+    """
+    metadata = read_weights_metadata(path)
+    state = load_file(path)
+    module = _loader(card).build(card)
+    check_tensors(state, module.state_dict(), f"{card.name}: {path}")
+    module.load_state_dict(state)
+    module.eval().requires_grad_(False)
+    return LoadedEncoder(card, module, metadata["weights_digest"])
+
+
+def read_weights_metadata(path: str | Path) -> dict[str, str]:
+    """Read the metadata of a weights file without its tensors."""
+    if not Path(path).is_file():
+        raise WeightsError(f"{path}: no such weights file; the weights stage makes it")
+    try:
+        with safe_open(path, framework="pt") as handle:
+            return dict(handle.metadata() or {})
+    except Exception as error:
+        raise WeightsError(f"{path}: damaged weights file ({error}); delete it") from error
+
+
+def state_digest(state: State) -> str:
+    """Return the SHA-256 of tensors: names, types, shapes and bytes, in the order of the names."""
+    sha = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].contiguous()
+        sha.update(digest(name, str(tensor.dtype), str(tuple(tensor.shape))).encode())
+        sha.update(tensor.numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as it is stored: floats as float32, contiguous, owning its memory."""
+    tensor = tensor.detach().to("cpu")
+    tensor = tensor.float() if tensor.is_floating_point() else tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _loader(card: EncoderCard) -> ModuleType:
+    name = f"{LOADERS}.{card.loader}"
+    if importlib.util.find_spec(name) is None:
+        raise WeightsError(
+            f"{card.name}: there is no loader {card.loader!r}; "
+            f"available: {', '.join(available_loaders())}"
+        )
+    return importlib.import_module(name)
+
+
+def available_loaders() -> list[str]:
+    """Return the names of the loaders: modules that build an encoder."""
+    folder = Path(__file__).parent / "loaders"
+    shared = {"__init__", "checkpoint", "untrained"}
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)

@@ -1,0 +1,375 @@
+"""Evaluation: predictions become run records, each distinct fit scored once.
+
+Which classes count is decided by the data alone: a class that is dropped for the data set, or
+that has no positive or no negative among a target's samples, is left out of every macro average of
+that target, for all encoders, fractions, conditions and seeds alike, and named in the record.
+A metric without a value is null with its reason in ``undefined``; a metric that does not apply to
+the task is null without one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, SupportsFloat
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+
+from crsbench.errors import DataError
+from crsbench.metrics import (
+    Undefined,
+    adaptive_calibration_error,
+    auroc,
+    average_precision,
+    binary_brier,
+    binary_nll,
+    binary_top_label,
+    brier,
+    expected_calibration_error,
+    log_odds,
+    macro,
+    masked_mean,
+    nll,
+    one_hot,
+    ordinal_mae,
+    quadratic_weighted_kappa,
+    rank,
+    sensitivity_at_specificity,
+    top_label,
+)
+from crsbench.probes.base import SCORING, Task
+from crsbench.records import METRICS, RUN_RECORD, RunKey
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class SetKey(NamedTuple):
+    """One evaluated set under one distinct fit."""
+
+    label_fraction: float
+    seed: int
+    target: str
+    perturbation: str
+    severity: int
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Samples of a target's evaluated side, and their labels.
+
+    Attributes
+    ----------
+    samples
+        N identifiers.
+    labels
+        ``(N,)`` class indices, or ``(N, C)`` of 1, 0, and NaN for masked; classes are those of
+        the data set that the probe was fitted on, in its order.
+    """
+
+    samples: Sequence[str]
+    labels: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a data set's predictions are scored.
+
+    Attributes
+    ----------
+    classes
+        Names of the C classes or labels.
+    dropped
+        Those left out of every macro average; see `dropped_classes`.
+    n_bins, specificity, binary_confidence
+        The settings of that name. ``ece`` of multi-label data follows `binary_confidence`;
+        ``ece_max_confidence`` is that of max(p, 1 - p).
+    """
+
+    task: Task
+    classes: Sequence[str]
+    dropped: Sequence[str]
+    n_bins: int
+    specificity: float
+    binary_confidence: Literal["positive", "max"]
+
+
+@dataclass
+class Scores:
+    """The metrics of one evaluation, and why others have no value.
+
+    Attributes
+    ----------
+    class_auroc
+        ``(C,)``, NaN where undefined.
+    values
+        The defined metrics.
+    undefined
+        ``metric: reason`` of the others that apply to the task.
+    """
+
+    class_auroc: Floats
+    values: dict[str, float] = field(default_factory=dict)
+    undefined: list[str] = field(default_factory=list)
+
+    def add(
+        self, name: str, metric: Callable[..., SupportsFloat], *args: Any, **kwargs: Any
+    ) -> None:
+        """Compute a metric; keep its value, or the reason why it has none."""
+        try:
+            self.values[name] = float(metric(*args, **kwargs))
+        except Undefined as reason:
+            self.undefined.append(f"{name}: {reason}")
+
+
+def dropped_classes(
+    train_labels: NDArray[Any], test_labels: NDArray[Any], *, task: Task, classes: Sequence[str]
+) -> tuple[str, ...]:
+    """Name the classes that do not count: single-valued on the train or on the test side.
+
+    Parameters
+    ----------
+    train_labels, test_labels
+        ``(N,)`` class indices, or ``(N, C)`` of 1, 0 and NaN.
+    """
+    sides = (train_labels, test_labels)
+    both = np.all([_has_both(_binary_truth(side, task, len(classes))) for side in sides], axis=0)
+    return tuple(name for name, kept in zip(classes, both, strict=True) if not kept)
+
+
+def _binary_truth(labels: NDArray[Any], task: Task, n_classes: int) -> Floats:
+    """Return one column of 1, 0 and NaN a class, ``(N, C)``."""
+    return labels.astype(np.float64) if task == "multilabel" else one_hot(labels, n_classes)
+
+
+def _has_both(truth: Floats) -> NDArray[np.bool_]:
+    return (truth == 1).any(axis=0) & (truth == 0).any(axis=0)
+
+
+class Scorer:
+    """Scores logits against the truth of one target.
+
+    Parameters
+    ----------
+    truth
+        The target's samples and labels.
+    scoring
+        How to score.
+
+    Attributes
+    ----------
+    n_positive, n_negative
+        ``(C,)`` samples of each class.
+    kept
+        ``(C,)`` whether the class counts.
+    kept_names, dropped_names
+        The classes that count, and the others.
+    """
+
+    def __init__(self, truth: Truth, scoring: Scoring) -> None:
+        self.truth = _binary_truth(truth.labels, scoring.task, len(scoring.classes))
+        self.n_positive = np.count_nonzero(self.truth == 1, axis=0)
+        self.n_negative = np.count_nonzero(self.truth == 0, axis=0)
+        self.kept = _has_both(self.truth) & ~np.isin(scoring.classes, scoring.dropped)
+        self._labels = truth.labels
+        self._scoring = scoring
+        self.kept_names = [
+            name for name, kept in zip(scoring.classes, self.kept, strict=True) if kept
+        ]
+        self.dropped_names = [name for name in scoring.classes if name not in self.kept_names]
+
+    def score(self, logits: NDArray[np.floating]) -> Scores:
+        """Return the metrics of logits ``(N, C)``."""
+        wide = np.asarray(logits, dtype=np.float64)
+        fitted = self.kept & ~np.isnan(wide).any(axis=0)
+        if self._scoring.task == "multilabel":
+            scores = self._discrimination(wide, fitted)
+            self._add_label_metrics(scores, wide, fitted)
+        else:
+            scores = self._discrimination(log_odds(wide), fitted)
+            self._add_class_metrics(scores, wide)
+        return scores
+
+    def _discrimination(self, decisions: Floats, fitted: Bools) -> Scores:
+        ranking = rank(decisions[:, fitted], self.truth[:, fitted])
+        specificity = self._scoring.specificity
+        class_auroc = _spread(auroc(ranking), fitted)
+        scores = Scores(class_auroc)
+        columns = {
+            "macro_auroc": class_auroc[fitted],
+            "macro_auprc": average_precision(ranking),
+            "sensitivity_at_specificity": sensitivity_at_specificity(
+                ranking, specificity=specificity
+            ),
+        }
+        self._add_macros(scores, columns, fitted)
+        return scores
+
+    def _add_macros(self, scores: Scores, columns: Mapping[str, Floats], fitted: Bools) -> None:
+        """Average over the kept classes; undefined where one of them was not fitted."""
+        for name, values in columns.items():
+            of_kept = _spread(values, fitted)[self.kept]
+            scores.add(name, macro, of_kept, names=self.kept_names)
+
+    def _add_class_metrics(self, scores: Scores, logits: Floats) -> None:
+        """One label of several classes: top-label confidence, over all samples."""
+        labels, n_bins = self._labels, self._scoring.n_bins
+        probabilities = softmax(logits, axis=1)
+        confidence, correct = top_label(probabilities, labels)
+        scores.add("ece", expected_calibration_error, confidence, correct, n_bins=n_bins)
+        scores.add("adaptive_ece", adaptive_calibration_error, confidence, correct, n_groups=n_bins)
+        scores.add("brier", brier, probabilities, labels)
+        scores.add("nll", nll, logits, labels)
+        scores.add("accuracy", masked_mean, correct)
+        scores.add("mean_confidence", masked_mean, confidence)
+        if self._scoring.task == "ordinal":
+            grades = probabilities.argmax(axis=1)
+            scores.add("qwk", quadratic_weighted_kappa, grades, labels)
+            scores.add("ordinal_mae", ordinal_mae, grades, labels)
+
+    def _add_label_metrics(self, scores: Scores, logits: Floats, fitted: Bools) -> None:
+        """Several binary labels: each over its unmasked samples, then the macro average."""
+        truth, logits, n_bins = self.truth[:, fitted], logits[:, fitted], self._scoring.n_bins
+        positive = expit(logits)
+        confidence, correct = binary_top_label(positive, truth)
+        of_positive = expected_calibration_error(positive, truth, n_bins=n_bins)
+        of_maximum = expected_calibration_error(confidence, correct, n_bins=n_bins)
+        follows_positive = self._scoring.binary_confidence == "positive"
+        columns = {
+            "ece": of_positive if follows_positive else of_maximum,
+            "ece_max_confidence": of_maximum,
+            "adaptive_ece": adaptive_calibration_error(positive, truth, n_groups=n_bins),
+            "brier": binary_brier(positive, truth),
+            "nll": binary_nll(logits, truth),
+            "accuracy": masked_mean(correct),
+            "mean_confidence": masked_mean(confidence),
+        }
+        self._add_macros(scores, columns, fitted)
+
+
+def _spread(values: Floats, places: Bools) -> Floats:
+    """Return values at the places that are true, NaN elsewhere."""
+    spread = np.full(len(places), np.nan)
+    spread[places] = values
+    return spread
+
+
+def evaluate_cell(
+    predictions: pl.DataFrame,
+    fits: pl.DataFrame,
+    *,
+    keys: Iterable[RunKey],
+    truths: Mapping[str, Truth],
+    scoring: Scoring,
+    identity: Mapping[str, Mapping[str, Any]],
+) -> pl.DataFrame:
+    """Make the run records of one cell.
+
+    Parameters
+    ----------
+    predictions, fits
+        As `crsbench.probes.cell.probe_cell` returns them.
+    keys
+        The records to make, in their order.
+    truths
+        Evaluated samples and labels of each target.
+    identity
+        For each target the columns of `RUN_RECORD` that say what the records depend on.
+
+    Returns
+    -------
+    DataFrame
+        `RUN_RECORD`, one row per key. A failed fit has null metrics, its status and its reason.
+
+    Raises
+    ------
+    DataError
+        If a fit or a prediction that a key needs is missing, or samples are not the target's.
+    """
+    scorers = {target: Scorer(truth, scoring) for target, truth in truths.items()}
+    logits = _logits_by_set(predictions, truths)
+    fit_of = {(row["label_fraction"], row["seed"]): row for row in fits.iter_rows(named=True)}
+    scored: dict[SetKey, dict[str, Any]] = {}
+    rows = []
+    for key in keys:
+        fit = fit_of.get((key.label_fraction, key.seed))
+        if fit is None:
+            raise DataError(f"no fit for seed {key.seed} at label fraction {key.label_fraction}")
+        distinct = SetKey(
+            key.label_fraction, fit["fit_seed"], key.target, key.perturbation, key.severity
+        )
+        if distinct not in scored:
+            scorer = scorers[key.target]
+            scored[distinct] = _score_columns(_score_set(distinct, fit, logits, scorer), scorer)
+        rows.append(
+            key._asdict() | _fit_columns(fit) | scored[distinct] | dict(identity[key.target])
+        )
+    return pl.DataFrame(rows, schema=RUN_RECORD)
+
+
+def _logits_by_set(
+    predictions: pl.DataFrame, truths: Mapping[str, Truth]
+) -> dict[SetKey, NDArray[np.float32]]:
+    """Return the test logits ``(N, C)`` of each distinct fit and set, rows as in the truth."""
+    places = pl.concat(
+        pl.DataFrame({"sample": list(truth.samples)})
+        .with_columns(target=pl.lit(target))
+        .with_row_index("row")
+        for target, truth in truths.items()
+    )
+    test = predictions.filter(pl.col("side") == "test", pl.col("target").is_in(list(truths)))
+    placed = test.join(places, on=["target", "sample"], how="left")
+    logits = {}
+    for values, table in placed.sort("row").group_by(SetKey._fields, maintain_order=True):
+        key = SetKey(*values)
+        _check_samples(key, table["row"], n_samples=len(truths[key.target].samples))
+        logits[key] = table["logits"].to_numpy()
+    return logits
+
+
+def _check_samples(key: SetKey, rows: pl.Series, *, n_samples: int) -> None:
+    n_right = rows.drop_nulls().n_unique()
+    if n_right != n_samples or len(rows) != n_samples:
+        raise DataError(
+            f"predictions of {key}: {len(rows)} rows, {n_right} of them of the {n_samples} "
+            "evaluated samples; predictions and split do not belong together"
+        )
+
+
+def _score_set(
+    key: SetKey,
+    fit: Mapping[str, Any],
+    logits: Mapping[SetKey, NDArray[np.float32]],
+    scorer: Scorer,
+) -> Scores:
+    if fit["status"] not in SCORING:
+        nothing = np.full(len(scorer.kept), np.nan)
+        return Scores(nothing, undefined=[f"all metrics: {fit['status']}: {fit['reason']}"])
+    if key not in logits:
+        raise DataError(f"no predictions of {key}; run the probe stage again")
+    return scorer.score(logits[key])
+
+
+def _fit_columns(fit: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "n_train": fit["n_train"],
+        "fit_seed": fit["fit_seed"],
+        "fit_status": fit["status"],
+        "fit_reason": fit["reason"],
+        "iterations": fit["iterations"],
+        "gradient_norm": fit["gradient_norm"],
+    }
+
+
+def _score_columns(scores: Scores, scorer: Scorer) -> dict[str, Any]:
+    return {
+        "n_evaluated": len(scorer.truth),
+        **dict.fromkeys(METRICS),
+        **scores.values,
+        "class_auroc": [None if np.isnan(value) else value for value in scores.class_auroc],
+        "class_n_positive": scorer.n_positive.tolist(),
+        "class_n_negative": scorer.n_negative.tolist(),
+        "dropped_classes": scorer.dropped_names,
+        "undefined": scores.undefined,
+    }

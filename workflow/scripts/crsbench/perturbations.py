@@ -1,0 +1,396 @@
+"""Five perturbations of test images: the same bytes in any order, process and machine.
+
+The law: one perturbed image depends on the canonical image (RGB uint8, H x W x 3), the
+perturbation, its strength and a seed, and on nothing else. The seed is 64 bits of the SHA-256
+of data set, sample, perturbation and severity. Arithmetic is in float64 on grey levels 0..255
+(255 is full range) and ends in one rounding: half to even (`numpy.rint`), clipped to 0..255.
+Protocol section 3; what it leaves open is marked [choice].
+
+Grey images. An image whose three channels are equal everywhere is one measurement: it is
+perturbed as one plane, so it stays grey and its noise is shared by the channels [choice].
+In a colour image each channel is a measurement of its own.
+
+blur
+    Gaussian of the given sigma (px at a shorter side of 224 px, scaled with it), sampled at
+    whole pixels, cut at 4 sigma, radius int(4 sigma + 0.5), and renormalised [choice]; edges
+    mirrored with the edge pixel repeated, scipy's "reflect" [choice].
+jpeg
+    Encoded and decoded by Pillow's libjpeg at the given quality: baseline, chroma 4:2:0, the
+    library's standard tables [choice]. The bytes depend on the libjpeg build.
+contrast
+    mean + factor (x - mean), with one mean over all pixels and channels [choice].
+rician
+    sqrt((x + n_r)^2 + n_i^2), n ~ N(0, sigma^2), sigma in units of full range. A fresh pair
+    for every pixel and channel of the canonical image, whatever its size [choice].
+fov
+    The central `fraction` of each side, enlarged to the old size: output pixel i looks at
+    c + (i - c) fraction, c = (n - 1)/2, linearly between its two neighbours [choice]. The
+    box is not rounded to whole pixels, so the view stays centred.
+
+Exact sums. Blur and field of view are R X C' with banded matrices R and C. Their weights are
+whole multiples of 2^-22 that sum to 1 in each row, so that every partial sum needs at most
+8 + 22 + 22 = 52 bits and is exact in float64. Hence BLAS, a plain loop, any order of addition,
+fused multiply-add and any number of threads give the same bytes. The weights err by less than
+2^-23, the result by some thousandths of a grey level.
+
+Noise. The stream is raw 64-bit words of PCG64(seed), which numpy promises to keep (it does not
+promise that for `standard_normal`). Each word gives four 16-bit numbers k, lowest bits first:
+n_r, n_i of one value, n_r, n_i of the next, in the order of the array. k stands for the normal
+quantile of (k + 1/2)/65536, rounded to 2^-20 so that no platform's last bits matter. This
+normal is cut at 4.33 standard deviations and its variance is 0.99998.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import PIL
+import scipy
+from PIL import Image, features
+from scipy.special import ndtri
+
+from crsbench.errors import ConfigError, DataError
+from crsbench.provenance import digest
+
+Pixels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.intp]
+
+PERTURBATIONS = ("blur", "jpeg", "contrast", "rician", "fov")
+#: Lengths are given for an image whose shorter side has this many pixels.
+REFERENCE_SIDE_PX = 224
+
+#: Open or closed intervals of sensible strengths: (lowest, highest, what it is).
+_STRENGTHS = {
+    "blur": (1e-3, REFERENCE_SIDE_PX, "sigma in px at a shorter side of 224 px"),
+    "jpeg": (1, 100, "whole quality"),
+    "contrast": (0, 1, "factor"),
+    "rician": (0, 1, "sigma in units of full range"),
+    "fov": (1e-3, 1, "fraction of each side"),
+}
+_TRUNCATE_SIGMA = 4.0
+_WEIGHT_BITS = 22
+_OUTPUTS_PER_BLOCK = 32  # rows of one dense block of a banded matrix
+_VALUES_PER_CHUNK = 8_192  # noise buffers stay in the second-level cache
+
+
+def perturb(image: Pixels, *, perturbation: str, strength: float, seed: int) -> Pixels:
+    """Return one perturbed copy of an image.
+
+    Parameters
+    ----------
+    image
+        RGB uint8 of shape (H, W, 3), in any memory layout.
+    perturbation
+        One of `PERTURBATIONS`.
+    strength
+        Blur: sigma in px at a shorter side of 224 px. JPEG: quality. Contrast: factor. Rician:
+        sigma in units of full range. Field of view: fraction of each side.
+    seed
+        64-bit seed from `perturbation_seed`; only Rician noise uses it.
+
+    Returns
+    -------
+    Pixels
+        uint8 of shape (H, W, 3), contiguous and writable.
+
+    Raises
+    ------
+    DataError
+        When `image` is not RGB uint8.
+    ConfigError
+        When the perturbation is unknown or its strength out of range.
+    """
+    _check_strength(perturbation, strength)
+    return _as_rgb(_perturb_planes(_planes(image), perturbation, strength, seed))
+
+
+def perturbation_seed(dataset: str, sample: str, perturbation: str, severity: int) -> int:
+    """Return the 64-bit seed of one perturbed image: SHA-256 of exactly these four."""
+    identity = digest(str(dataset), str(sample), str(perturbation), int(severity))
+    return int(identity[:16], 16)
+
+
+def perturbed_images(
+    image: Pixels,
+    *,
+    dataset: str,
+    sample: str,
+    perturbations: Sequence[str],
+    severities: Mapping[str, Sequence[float]],
+) -> Iterator[tuple[str, int, int, Pixels]]:
+    """Yield (perturbation, severity, seed, perturbed image) of one image.
+
+    Parameters
+    ----------
+    image
+        RGB uint8 of shape (H, W, 3).
+    dataset, sample
+        Identity of the image, from which the seeds follow.
+    perturbations
+        Names out of `PERTURBATIONS`, in the order to yield.
+    severities
+        Strengths of each perturbation; the first is severity 1.
+    """
+    planes = _planes(image)
+    for perturbation in perturbations:
+        for severity, strength in enumerate(severities[perturbation], start=1):
+            _check_strength(perturbation, strength)
+            seed = perturbation_seed(dataset, sample, perturbation, severity)
+            perturbed = _perturb_planes(planes, perturbation, strength, seed)
+            yield perturbation, severity, seed, _as_rgb(perturbed)
+
+
+def manifest_rows(
+    image: Pixels,
+    *,
+    dataset: str,
+    sample: str,
+    perturbations: Sequence[str],
+    severities: Mapping[str, Sequence[float]],
+) -> list[dict[str, str | int]]:
+    """Return one image's rows of the perturbation manifest.
+
+    Each has the keys ``sample``, ``perturbation``, ``severity``, ``seed`` (below 2^64) and
+    ``pixels_sha256``.
+    """
+    conditions = perturbed_images(
+        image,
+        dataset=dataset,
+        sample=sample,
+        perturbations=perturbations,
+        severities=severities,
+    )
+    return [
+        {
+            "sample": sample,
+            "perturbation": perturbation,
+            "severity": severity,
+            "seed": seed,
+            "pixels_sha256": pixels_sha256(perturbed),
+        }
+        for perturbation, severity, seed, perturbed in conditions
+    ]
+
+
+def pixels_sha256(image: Pixels) -> str:
+    """Return the SHA-256 of an RGB image's shape and bytes (hexadecimal)."""
+    _check_image(image)
+    sha = hashlib.sha256("{}x{}x{}:".format(*image.shape).encode())
+    sha.update(np.ascontiguousarray(image))
+    return sha.hexdigest()
+
+
+def check_pixels(
+    image: Pixels,
+    expected_sha256: str,
+    *,
+    dataset: str,
+    sample: str,
+    perturbation: str,
+    severity: int,
+) -> None:
+    """Raise `DataError` unless the pixels are those that the manifest records."""
+    got = pixels_sha256(image)
+    if got != expected_sha256:
+        raise DataError(
+            f"{dataset}/{sample}, {perturbation} severity {severity}: pixels have SHA-256 "
+            f"{got[:16]}…, the perturbation manifest says {expected_sha256[:16]}…; the image "
+            f"file or an imaging library changed (here: {library_versions()}): restore it, or "
+            f"make the manifest and all perturbed features of {dataset} again"
+        )
+
+
+def library_versions() -> str:
+    """Return the versions of everything that decides a perturbed image's bytes."""
+    turbo = features.version_feature("libjpeg_turbo")
+    libjpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version_codec('jpg')}"
+    return f"numpy {np.__version__}, scipy {scipy.__version__}, Pillow {PIL.__version__}, {libjpeg}"
+
+
+def _check_image(image: Pixels) -> None:
+    if not isinstance(image, np.ndarray):
+        raise DataError(f"image: got {type(image).__name__}, expected a uint8 array (H, W, 3)")
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+        raise DataError(
+            f"image: got {image.dtype} of shape {image.shape}, expected RGB uint8 (H, W, 3) "
+            "with at least one pixel; make it with images.canonical_image"
+        )
+
+
+def _check_strength(perturbation: str, strength: float) -> None:
+    if perturbation not in _STRENGTHS:
+        allowed = ", ".join(PERTURBATIONS)
+        raise ConfigError(f"perturbation '{perturbation}' is unknown; expected one of {allowed}")
+    lowest, highest, meaning = _STRENGTHS[perturbation]
+    whole = perturbation != "jpeg" or float(strength).is_integer()
+    if not (lowest <= strength <= highest and whole):
+        raise ConfigError(
+            f"severities, {perturbation}: got {strength}, "
+            f"expected a {meaning} from {lowest:g} to {highest:g}"
+        )
+
+
+def _planes(image: Pixels) -> Pixels:
+    """Return the image's measurements: (H, W, 1) when it is grey, else (H, W, 3)."""
+    _check_image(image)
+    red, green, blue = (image[..., channel] for channel in range(3))
+    is_grey = np.array_equal(red, green) and np.array_equal(red, blue)
+    return np.ascontiguousarray(image[..., :1] if is_grey else image)
+
+
+def _as_rgb(planes: Pixels) -> Pixels:
+    return planes if planes.shape[2] == 3 else np.repeat(planes, 3, axis=2)
+
+
+def _perturb_planes(planes: Pixels, perturbation: str, strength: float, seed: int) -> Pixels:
+    if perturbation == "rician":
+        return _add_rician_noise(planes, strength, seed)
+    return _SEEDLESS[perturbation](planes, strength)
+
+
+def _compress_as_jpeg(planes: Pixels, quality: float) -> Pixels:
+    # A grey RGB image has constant chroma, so its luma alone gives the same pixels sooner.
+    picture = Image.fromarray(planes if planes.shape[2] == 3 else planes[..., 0])
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=int(quality), subsampling="4:2:0")
+    with Image.open(buffer, formats=["JPEG"]) as decoded:
+        return np.array(decoded).reshape(planes.shape)
+
+
+def _lower_contrast(planes: Pixels, factor: float) -> Pixels:
+    mean = int(planes.sum(dtype=np.int64)) / planes.size
+    levels = mean + factor * (np.arange(256) - mean)
+    table = np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+    mapped = bytearray(planes).translate(table.tobytes())
+    return np.frombuffer(mapped, dtype=np.uint8).reshape(planes.shape)
+
+
+def _add_rician_noise(planes: Pixels, sigma: float, seed: int) -> Pixels:
+    noise = _normal_quantiles() * (255 * sigma)
+    power = noise * noise
+    words = np.random.PCG64(seed)
+    values, noisy = planes.reshape(-1), np.empty(planes.size, dtype=np.uint8)
+    amplitude, imaginary = np.empty(_VALUES_PER_CHUNK), np.empty(_VALUES_PER_CHUNK)
+    for start in range(0, values.size, _VALUES_PER_CHUNK):
+        chunk = values[start : start + _VALUES_PER_CHUNK]
+        pairs = _sixteen_bit_pairs(words, chunk.size)
+        level, other = amplitude[: chunk.size], imaginary[: chunk.size]
+        # The indices cannot be out of range: "clip" only spares `take` a buffered copy.
+        np.take(noise, pairs[:, 0], out=level, mode="clip")
+        np.take(power, pairs[:, 1], out=other, mode="clip")
+        level += chunk
+        level *= level
+        level += other
+        np.sqrt(level, out=level)
+        np.minimum(level, 255, out=level)
+        np.rint(level, out=noisy[start : start + chunk.size], casting="unsafe")
+    return noisy.reshape(planes.shape)
+
+
+def _sixteen_bit_pairs(words: np.random.PCG64, n_pairs: int) -> npt.NDArray[np.uint16]:
+    """Return the next pairs (n_pairs, 2) of 16-bit numbers; two pairs come from one word."""
+    raw = np.asarray(words.random_raw((n_pairs + 1) // 2), dtype="<u8")
+    return raw.view("<u2").reshape(-1, 2)[:n_pairs]
+
+
+@lru_cache(maxsize=1)
+def _normal_quantiles() -> Floats:
+    """Return the standard normal quantiles of (k + 1/2)/65536 in multiples of 2^-20."""
+    quantiles = ndtri((np.arange(65_536) + 0.5) / 65_536)
+    return np.rint(quantiles * 2**20) / 2**20
+
+
+def _blur(planes: Pixels, sigma_px: float) -> Pixels:
+    height, width, _ = planes.shape
+    sigma = sigma_px * min(height, width) / REFERENCE_SIDE_PX
+    return _multiply(_blur_blocks(height, sigma), planes, _blur_blocks(width, sigma))
+
+
+def _narrow_field_of_view(planes: Pixels, fraction: float) -> Pixels:
+    height, width, _ = planes.shape
+    return _multiply(_zoom_blocks(height, fraction), planes, _zoom_blocks(width, fraction))
+
+
+_SEEDLESS: dict[str, Callable[[Pixels, float], Pixels]] = {
+    "blur": _blur,
+    "jpeg": _compress_as_jpeg,
+    "contrast": _lower_contrast,
+    "fov": _narrow_field_of_view,
+}
+
+
+class _Block(NamedTuple):
+    """A dense block of a banded matrix: outputs = weights @ inputs."""
+
+    outputs: slice
+    inputs: slice
+    weights: Floats
+
+
+def _multiply(rows: Sequence[_Block], planes: Pixels, columns: Sequence[_Block]) -> Pixels:
+    """Return R X C' of every plane, exact before the one rounding.
+
+    One block of output rows at a time goes through both products, so that what lies between
+    them stays in the cache. Convex weights cannot leave 0..255: nothing is clipped.
+    """
+    product = np.empty_like(planes)
+    for channel in range(planes.shape[2]):
+        plane = planes[..., channel].astype(np.float64)
+        for outputs, inputs, weights in rows:
+            levels = _multiply_columns(weights @ plane[inputs], columns)
+            np.rint(levels, out=product[outputs, :, channel], casting="unsafe")
+    return product
+
+
+def _multiply_columns(rows: Floats, columns: Sequence[_Block]) -> Floats:
+    levels = np.empty_like(rows)
+    for outputs, inputs, weights in columns:
+        np.matmul(rows[:, inputs], weights.T, out=levels[:, outputs])
+    return levels
+
+
+# The tables of the five perturbations of one image's two sides: 12, twice over.
+@lru_cache(maxsize=24)
+def _blur_blocks(n: int, sigma: float) -> tuple[_Block, ...]:
+    radius = int(_TRUNCATE_SIGMA * sigma + 0.5)
+    offsets = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offsets / sigma) ** 2)
+    weights = _whole_multiples(kernel / kernel.sum())
+    weights[radius] += 1 - weights.sum()
+    mirrored = (np.arange(n)[:, None] + offsets) % (2 * n)
+    indices = np.minimum(mirrored, 2 * n - 1 - mirrored)
+    return _dense_blocks(indices, np.broadcast_to(weights, indices.shape))
+
+
+@lru_cache(maxsize=24)
+def _zoom_blocks(n: int, fraction: float) -> tuple[_Block, ...]:
+    centre = (n - 1) / 2
+    positions = centre + (np.arange(n) - centre) * fraction
+    lower = np.floor(positions).astype(np.intp)
+    upper = _whole_multiples(positions - lower)
+    indices = np.stack([lower, np.minimum(lower + 1, n - 1)], axis=1)
+    return _dense_blocks(indices, np.stack([1 - upper, upper], axis=1))
+
+
+def _whole_multiples(weights: Floats) -> Floats:
+    return np.rint(weights * 2**_WEIGHT_BITS) / 2**_WEIGHT_BITS
+
+
+def _dense_blocks(indices: Integers, weights: Floats) -> tuple[_Block, ...]:
+    """Return the blocks of the matrix with `weights` (n, k) at the columns `indices` (n, k)."""
+    starts = range(0, len(indices), _OUTPUTS_PER_BLOCK)
+    slices = [slice(start, start + _OUTPUTS_PER_BLOCK) for start in starts]
+    return tuple(_dense_block(part, indices[part], weights[part]) for part in slices)
+
+
+def _dense_block(outputs: slice, indices: Integers, weights: Floats) -> _Block:
+    first = int(indices.min())
+    n_rows, n_columns = len(indices), int(indices.max()) + 1 - first
+    places = np.arange(n_rows)[:, None] * n_columns + (indices - first)
+    dense = np.bincount(places.ravel(), weights.ravel(), minlength=n_rows * n_columns)
+    return _Block(outputs, slice(first, first + n_columns), dense.reshape(n_rows, n_columns))

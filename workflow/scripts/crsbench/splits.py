@@ -1,0 +1,427 @@
+"""Who is trained, calibrated and tested on: the split, the label subsamples, the targets.
+
+- One fixed split a dataset into train, calibration and test. A group (lesion, patient, set of
+  duplicates) is never on two sides. It depends on the index, the shares and the seed alone: not on
+  the order of rows, nor on what is done with uncertain labels.
+- Label subsamples of the train side are nested for each seed and stratified.
+- Targets are made from labels in one place, for a source and a shift target alike.
+
+Both splitting and subsampling put units (groups, or images) one by one into bins (sides, or the
+shells between two label fractions). With A the counts in bin s so far of label k, D the counts it
+shall have, T the label's total, a unit with counts c goes where it lowers the weighted chi-square
+sum_k 1/T_k (A - D)^2 / D the most, i.e. where
+
+    sum_k c_k/T_k (D_sk - A_sk - c_k/2) / D_sk
+
+is largest; the number of images is one more label. Ahead of that, what each bin must have at least
+one of is placed, the rarest first. The sums are elementwise operations in a fixed order, so that
+machines agree to the last bit.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from crsbench.errors import DataError
+from crsbench.provenance import frame_digest, generator
+
+#: Sides of the split, in the order in which they get an example of a rare class.
+SIDES = ("train", "test", "calibration")
+Task = Literal["multiclass", "ordinal", "multilabel"]
+Uncertain = Literal["mask", "zeros", "ones", "mixed"]
+
+_POSITIVE_IF_UNCERTAIN = frozenset({"Atelectasis", "Edema"})
+_UNPLACED = -1
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """The sides of all samples, and what a reader must know about them.
+
+    Parameters
+    ----------
+    split
+        ``sample`` and ``side``, sorted by sample.
+    notes
+        Dropped classes, classes missing on a side, shares that the groups did not permit.
+    """
+
+    split: pl.DataFrame
+    notes: tuple[str, ...]
+
+    def metadata(self, *, index_digest: str) -> dict[str, str]:
+        """Return the metadata of the split's file."""
+        return {
+            "index_digest": index_digest,
+            "split_digest": frame_digest(self.split),
+            "notes": json.dumps(self.notes),
+        }
+
+
+def targets(
+    labels: pl.Series, *, task: Task, classes: Sequence[str], uncertain: Uncertain
+) -> np.ndarray:
+    """Return the targets of all classes, the same way for a source and its shift target.
+
+    Parameters
+    ----------
+    labels
+        Column ``labels`` of an index, N rows.
+    task, classes
+        Of the dataset; C classes.
+    uncertain
+        What a label of -1 becomes: ``mask`` NaN, ``zeros`` 0, ``ones`` 1, ``mixed`` 1 for
+        Atelectasis and Edema and 0 for the rest.
+
+    Returns
+    -------
+    ndarray of float64, (N, C)
+        1 where a sample has class c, 0 where not, NaN where that is masked. For multiclass and
+        ordinal tasks each row has a single 1.
+    """
+    if task != "multilabel":
+        return np.eye(len(classes))[labels.list.first().to_numpy()]
+    values = _label_matrix(labels, task=task, classes=classes).astype(np.float64)
+    positive = [uncertain == "mixed" and name in _POSITIVE_IF_UNCERTAIN for name in classes]
+    replacement = {
+        "mask": np.full(len(classes), np.nan),
+        "zeros": np.zeros(len(classes)),
+        "ones": np.ones(len(classes)),
+        "mixed": np.array(positive, dtype=np.float64),
+    }[uncertain]
+    return np.where(values == -1, replacement, values)
+
+
+def dropped_classes(
+    train: np.ndarray, test: np.ndarray, *, classes: Sequence[str]
+) -> dict[str, str]:
+    """Return the classes that leave every macro average, each with the reason.
+
+    Parameters
+    ----------
+    train, test : ndarray of float64, (N, C)
+        Targets of the two sides, as `targets` returns them.
+
+    Returns
+    -------
+    dict
+        Class name to reason, in the order of `classes`: the class has no positive (or, a label,
+        no negative) in train, or has a single value in test.
+    """
+    reasons = {}
+    for position, name in enumerate(classes):
+        for side, column in (("train", train[:, position]), ("test", test[:, position])):
+            lacking = [word for word, value in (("positive", 1), ("negative", 0))
+                       if not (column == value).any()]  # fmt: skip
+            if lacking and name not in reasons:
+                reasons[name] = f"no {' and no '.join(lacking)} in {side}"
+    return reasons
+
+
+def split_index(
+    index: pl.DataFrame,
+    *,
+    dataset: str,
+    task: Task,
+    classes: Sequence[str],
+    fractions: Mapping[str, float],
+    seed: int,
+    uncertain: Uncertain,
+) -> SplitResult:
+    """Split an index by groups, stratified by labels (protocol, section 2).
+
+    Parameters
+    ----------
+    index
+        `crsbench.datasets.base.INDEX_SCHEMA`; rows in any order.
+    dataset, seed
+        What the random order of equal groups depends on.
+    task, classes
+        Of the dataset.
+    fractions
+        Share of each of ``train``, ``calibration`` and ``test``; their sum is 1.
+    uncertain
+        For the notes on dropped classes only.
+
+    Returns
+    -------
+    SplitResult
+        A class with three groups or more is on all sides, one with two on train and test, one
+        with a single group on train. A label of a multilabel task counts as two classes, positive
+        and negative.
+
+    Raises
+    ------
+    DataError
+        There are fewer groups than sides.
+    """
+    index = index.sort("sample")
+    names, group = np.unique(index["group"].to_numpy(), return_inverse=True)
+    if len(names) < len(SIDES):
+        raise DataError(
+            f"{dataset}: {index.height} images in {len(names)} groups cannot be split into "
+            f"{', '.join(SIDES)}; at least {len(SIDES)} groups are needed"
+        )
+    values = _label_matrix(index["labels"], task=task, classes=classes)
+    counts = _sums_by_group(_strata(values), group, len(names))
+    shuffled = generator("split", dataset, seed).permutation(len(names))
+    weight = _sequential_sum((counts / counts.sum(axis=0)).T)
+    order = shuffled[np.argsort(-weight[shuffled], kind="stable")]
+    side = _place(
+        counts,
+        order=order,
+        required=_sums_by_group(_values_to_cover(values), group, len(names)) > 0,
+        representation_order=order,
+        shares=np.array([fractions[name] for name in SIDES]),
+        n_represented=len(SIDES),
+    )
+    split = pl.DataFrame({"sample": index["sample"], "side": np.array(SIDES)[side[group]]})
+    check_no_leak(index, split)
+    n_wanted = {name: fractions[name] * index.height for name in SIDES}
+    return SplitResult(
+        split=split,
+        notes=(
+            *_notes_on_sizes(split, n_wanted, largest_group=int(np.bincount(group).max())),
+            *_notes_on_classes(index, split, task=task, classes=classes, uncertain=uncertain),
+        ),
+    )
+
+
+def check_no_leak(index: pl.DataFrame, split: pl.DataFrame) -> None:
+    """Raise unless the split has the index's samples, and no group or duplicate on two sides."""
+    if sorted(index["sample"]) != sorted(split["sample"]):
+        raise DataError("split and index have different samples; make the split again")
+    joined = index.select("sample", "group", "duplicate_cluster").join(split, on="sample")
+    for unit in ("group", "duplicate_cluster"):
+        sides = joined.filter(pl.col(unit).is_not_null()).group_by(unit)
+        torn = sides.agg(pl.col("side").n_unique()).filter(pl.col("side") > 1).sort(unit)
+        if not torn.is_empty():
+            raise DataError(
+                f"split: {torn.height} of {unit} on two sides, such as {torn[unit][0]!r}; "
+                "make index and split again"
+            )
+
+
+def label_subsamples(
+    index: pl.DataFrame,
+    split: pl.DataFrame,
+    *,
+    dataset: str,
+    task: Task,
+    classes: Sequence[str],
+    label_fractions: Sequence[float],
+    seeds: Sequence[int],
+    uncertain: Uncertain,
+) -> pl.DataFrame:
+    """Draw nested, stratified subsamples of the train side for each seed (protocol, section 2).
+
+    The subsample of fraction f has n(f) = max(round(f N), n_0) of the N train samples, halves
+    rounded up. n_0 is the size of a set, drawn at random for the seed, that holds one example of
+    every class of the train side; for a multilabel task one positive and one negative of every
+    label that has both.
+
+    Returns
+    -------
+    DataFrame
+        ``seed``, ``sample``, and ``label_fraction``, the smallest fraction whose subsample holds
+        the sample; sorted by seed and sample. The subsample of fraction f is the rows with
+        ``label_fraction <= f``. Samples in none of them are left out.
+    """
+    train = index.join(split.filter(side="train"), on="sample", how="semi").sort("sample")
+    values = _label_matrix(train["labels"], task=task, classes=classes)
+    truth = targets(train["labels"], task=task, classes=classes, uncertain=uncertain)
+    to_cover = _values_to_cover(truth)
+    if task == "multilabel":
+        both = to_cover.any(axis=0).reshape(2, -1).all(axis=0)
+        to_cover = to_cover[:, np.tile(both, 2)]
+    fractions = sorted(label_fractions)
+    draws = [
+        _shells(
+            _strata(values),
+            to_cover,
+            fractions=fractions,
+            order=generator("label subsample", dataset, seed).permutation(train.height),
+        )
+        for seed in seeds
+    ]
+    smallest = np.append(fractions, np.nan)
+    frames = [
+        pl.DataFrame({"sample": train["sample"], "label_fraction": smallest[shell]}).select(
+            pl.lit(seed, pl.Int64).alias("seed"), "sample", "label_fraction"
+        )
+        for seed, shell in zip(seeds, draws, strict=True)
+    ]
+    return pl.concat(frames).filter(pl.col("label_fraction").is_not_nan()).sort("seed", "sample")
+
+
+def _shells(
+    strata: np.ndarray, to_cover: np.ndarray, *, fractions: Sequence[float], order: np.ndarray
+) -> np.ndarray:
+    """Return for each sample the first fraction that holds it, as a position; (N,).
+
+    The last position, one past the fractions, is that of samples in no subsample.
+    """
+    n_samples = len(strata)
+    placed = np.full(n_samples, _UNPLACED)
+    _represent(to_cover, order, placed, n_bins=1)
+    smallest = int((placed == 0).sum())
+    ends = [max(int(np.floor(f * n_samples + 0.5)), smallest) for f in fractions]
+    sizes = np.diff([0, *ends, n_samples])
+    _fill(strata, order, placed, shares=sizes / n_samples, capacity=sizes)
+    return placed
+
+
+def _label_matrix(labels: pl.Series, *, task: Task, classes: Sequence[str]) -> np.ndarray:
+    """Return labels as integers: (N, L) of {1, 0, -1}, or (N, C) one-hot."""
+    if task != "multilabel":
+        return np.eye(len(classes), dtype=np.int8)[labels.list.first().to_numpy()]
+    return labels.list.to_array(len(classes)).to_numpy()
+
+
+def _strata(values: np.ndarray) -> np.ndarray:
+    """Return what shall be spread evenly: positives, uncertain ones, images; (N, K)."""
+    columns = np.hstack([values == 1, values == -1, np.ones((len(values), 1))])
+    return columns[:, columns.any(axis=0)].astype(np.float64)
+
+
+def _values_to_cover(values: np.ndarray) -> np.ndarray:
+    """Return which samples are positive and which negative for each label; bool (N, 2 C)."""
+    return np.hstack([values == 1, values == 0])
+
+
+def _sums_by_group(columns: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray:
+    """Sum the columns (N, K) over the rows of each group; (G, K)."""
+    sums = [np.bincount(group, weights=column, minlength=n_groups) for column in columns.T]
+    return np.column_stack(sums)
+
+
+def _sequential_sum(rows: np.ndarray) -> np.ndarray:
+    """Add rows in their order, so that the result has the same bits on every machine."""
+    total = np.zeros(rows.shape[1:])
+    for row in rows:
+        total = total + row
+    return total
+
+
+def _place(
+    counts: np.ndarray,
+    *,
+    order: np.ndarray,
+    required: np.ndarray,
+    representation_order: np.ndarray,
+    shares: np.ndarray,
+    n_represented: int,
+) -> np.ndarray:
+    placed = np.full(len(counts), _UNPLACED)
+    _represent(required, representation_order, placed, n_bins=n_represented)
+    _fill(counts, order, placed, shares=shares, capacity=np.full(len(shares), np.inf))
+    return placed
+
+
+def _represent(
+    required: np.ndarray, order: np.ndarray, placed: np.ndarray, *, n_bins: int
+) -> None:
+    """Place a unit of each required kind in each of the first bins, as far as there are units.
+
+    Parameters
+    ----------
+    required : ndarray of bool, (units, kinds)
+    order : ndarray of int, (units,)
+        Which unit is taken where several would do.
+    placed : ndarray of int, (units,)
+        Bin of each unit, or `_UNPLACED`; changed in place.
+    """
+    n_units = required.sum(axis=0)
+    for kind in np.argsort(n_units, kind="stable"):
+        candidates = order[required[order, kind]]
+        for target in range(n_bins):
+            free = candidates[placed[candidates] == _UNPLACED]
+            if len(free) and not (placed[candidates] == target).any():
+                placed[free[0]] = target
+
+
+def _fill(
+    counts: np.ndarray,
+    order: np.ndarray,
+    placed: np.ndarray,
+    *,
+    shares: np.ndarray,
+    capacity: np.ndarray,
+) -> None:
+    """Place all other units where they lower the weighted chi-square most (see the module).
+
+    Parameters
+    ----------
+    counts : ndarray of float64, (units, K)
+        The last column is the number of images.
+    order : ndarray of int, (units,)
+        In which the units are placed.
+    placed : ndarray of int, (units,)
+        Bin of each unit, or `_UNPLACED`; changed in place.
+    shares, capacity : ndarray, (bins,)
+        Wanted share of each bin, and the number of images at which it is closed.
+    """
+    total = counts.sum(axis=0)
+    bins = [position for position, size in enumerate(capacity) if size > 0]
+    weight = {s: (1 / (total * total * shares[s])).tolist() for s in bins}
+    need = {s: (1 / total).tolist() for s in bins}
+    room = {s: capacity[s] for s in bins}
+    contents = [
+        [(int(k), float(count[k])) for k in np.flatnonzero(count)] for count in counts
+    ]
+    already = np.flatnonzero(placed != _UNPLACED)
+    for unit in [*already, *order[placed[order] == _UNPLACED]]:
+        content = contents[unit]
+        n_images = content[-1][1]
+        if placed[unit] == _UNPLACED:
+            gains = {
+                s: sum([c * (need[s][k] - c / 2 * weight[s][k]) for k, c in content])
+                for s in bins
+                if room[s] >= n_images
+            }
+            placed[unit] = max(gains, key=gains.__getitem__)
+        chosen = int(placed[unit])
+        for k, c in content:
+            need[chosen][k] -= c * weight[chosen][k]
+        room[chosen] -= n_images
+
+
+def _notes_on_sizes(
+    split: pl.DataFrame, n_wanted: Mapping[str, float], *, largest_group: int
+) -> list[str]:
+    """Name the sides whose size is off by more than a percent of all and the largest group."""
+    tolerance = max(0.01 * split.height, largest_group)
+    notes = []
+    for side, wanted in n_wanted.items():
+        found = split.filter(side=side).height
+        if abs(found - wanted) > tolerance:
+            notes.append(f"{side}: {found} images where {wanted:.0f} were wanted; groups are large")
+    return notes
+
+
+def _notes_on_classes(
+    index: pl.DataFrame,
+    split: pl.DataFrame,
+    *,
+    task: Task,
+    classes: Sequence[str],
+    uncertain: Uncertain,
+) -> list[str]:
+    joined = index.join(split, on="sample")
+    by_side = {
+        side: targets(
+            joined.filter(side=side)["labels"], task=task, classes=classes, uncertain=uncertain
+        )
+        for side in SIDES
+    }
+    dropped = dropped_classes(by_side["train"], by_side["test"], classes=classes)
+    notes = [f"{name}: dropped from the averages, {why}" for name, why in dropped.items()]
+    positives = (by_side["calibration"] == 1).any(axis=0)
+    for name, found in zip(classes, positives, strict=True):
+        if not found and name not in dropped:
+            notes.append(f"{name}: no positive in calibration")
+    return notes

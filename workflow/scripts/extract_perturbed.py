@@ -1,0 +1,35 @@
+"""Extract the features of one dataset's perturbed test images by one encoder."""
+
+from crsbench.encoders.cards import EncoderCard
+from crsbench.encoders.weights import load_encoder
+from crsbench.features.extraction import Compute, extract_perturbed, write_extracted
+from crsbench.files import read_metadata, read_parquet
+from crsbench.jobs import job
+from crsbench.progress import meter
+
+with job(snakemake):
+    card = EncoderCard.model_validate_json(snakemake.params.card)
+    encoder = load_encoder(card, snakemake.input.weights)
+    manifest = read_parquet(snakemake.input.perturbations)
+    identity = read_metadata(snakemake.input.perturbations)
+    means = snakemake.config["extraction"]  # not params: they change no feature
+    with meter(total=manifest["sample"].n_unique(), what=card.name, unit="images") as advance:
+        features = extract_perturbed(
+            encoder,
+            read_parquet(snakemake.input.index),
+            manifest,
+            dataset=snakemake.wildcards.dataset,
+            severities=snakemake.params.severities,
+            folder=snakemake.params.root,
+            max_side_px=snakemake.params.max_side_px,
+            compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
+            progress=advance,
+        )
+    write_extracted(
+        features,
+        snakemake.output[0],
+        encoder=encoder,
+        dataset=snakemake.wildcards.dataset,
+        index_digest=identity["index_digest"],
+        perturbation_digest=identity["perturbation_digest"],
+    )

@@ -1,0 +1,44 @@
+"""Score the encoders of a run against a reference: the table, and the notes beside it."""
+
+from pathlib import Path
+
+import polars as pl
+
+from crsbench.axes import AXES_TABLE
+from crsbench.crs import AXES, COMPONENTS, Weights
+from crsbench.crs_table import crs_notes, crs_table, near_ties
+from crsbench.files import write_csv, write_text
+from crsbench.jobs import job
+from crsbench.notes import notes_text, sample_lines
+from crsbench.reference import Member, cohort_reference, load_reference
+
+with job(snakemake):
+    score = snakemake.params.score
+    weights = Weights(
+        components=tuple(score["components"][name] for name in COMPONENTS),
+        axes=tuple(score["axes"][name] for name in AXES),
+    )
+    encoders = [Member(*names) for names in snakemake.params.encoders]
+    axes = pl.read_csv(snakemake.input.axes, schema=AXES_TABLE)
+    reference = cohort_reference(axes, encoders=encoders, weights=weights)
+    if snakemake.input.get("reference"):
+        reference = load_reference(snakemake.input.reference, weights=weights)
+
+    before = Path(snakemake.output.scored)  # the axes of the last table: kept for this comparison
+    previous = None
+    if before.is_file():
+        axes_before = pl.read_csv(before, schema=AXES_TABLE)
+        members = [Member(name, name, "") for name in axes_before["encoder"].unique()]
+        previous = cohort_reference(axes_before, encoders=members, weights=weights)
+
+    about = {"encoders": encoders, "reference": reference}
+    write_csv(crs_table(axes, **about), snakemake.output.table)
+    notes = notes_text(
+        reference,
+        excluded=snakemake.params.excluded,
+        samples=sample_lines(snakemake.input.exclusions, snakemake.input.splits),
+        about_scores=crs_notes(axes, **about, previous=previous),
+        near_ties=near_ties(axes, **about),
+    )
+    write_text(notes, snakemake.output.notes)
+    write_csv(axes, before)
