@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+
 from crsbench.crs import (
     AXES,
     DEFAULT_WEIGHTS,
@@ -216,7 +217,7 @@ class TestErrors:
             check_panel(panel, ["a", "b", "c"])
 
     def test_duplicate_encoder(self):
-        with pytest.raises(CrsBenchError, match="named twice in one panel: a$"):
+        with pytest.raises(CrsBenchError, match=r"named twice in one panel: a$"):
             check_panel(random_panels(3), ["a", "b", "a"])
 
     @pytest.mark.parametrize(

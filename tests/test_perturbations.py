@@ -5,6 +5,10 @@ import itertools
 
 import numpy as np
 import pytest
+from PIL import Image, features
+from scipy import ndimage
+from scipy.special import ndtri
+
 from crsbench import perturbations
 from crsbench.errors import ConfigError, DataError
 from crsbench.perturbations import (
@@ -16,9 +20,6 @@ from crsbench.perturbations import (
     perturbed_images,
     pixels_sha256,
 )
-from PIL import Image, features
-from scipy import ndimage
-from scipy.special import ndtri
 
 SEVERITIES = {
     "blur": (1, 2, 4),
@@ -82,10 +83,9 @@ def plain_contrast(image, factor):
 def plain_rician(image, sigma, seed):
     is_grey = bool((image == image[..., :1]).all())
     signal = image[..., :1] if is_grey else image
-    words = np.random.PCG64(seed).random_raw(signal.size)
-    codes = np.stack([words >> np.uint64(shift) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48)])
+    codes = np.random.PCG64(seed).random_raw((signal.size + 1) // 2).astype("<u8").view("<u2")
     table = np.rint(ndtri((np.arange(65_536) + 0.5) / 65_536) * 2**20) / 2**20 * (255 * sigma)
-    normals = table[codes.T.ravel().astype(np.int64)[: 2 * signal.size]]
+    normals = table[codes[: 2 * signal.size]]
     real, imaginary = normals.reshape(*signal.shape, 2).transpose(3, 0, 1, 2)
     noisy = np.sqrt((signal + real) ** 2 + imaginary**2)
     rounded = np.clip(np.rint(noisy), 0, 255).astype(np.uint8)

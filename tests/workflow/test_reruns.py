@@ -104,8 +104,8 @@ def test_a_new_clone_with_restored_results_reruns_nothing(tiny, tmp_path):
 def test_a_new_encoder_runs_its_own_jobs_and_the_aggregation_only(tiny_copy):
     tiny_copy.edit(
         "config/tiny.yaml",
-        "encoders: [tiny_untrained_resnet, tiny_statistics]",
-        "encoders: [tiny_untrained_resnet, tiny_statistics, tiny_untrained_vit]",
+        "encoders: [tiny_resnet, tiny_statistics]",
+        "encoders: [tiny_resnet, tiny_statistics, tiny_vit]",
     )
     planned = tiny_copy.ran("-n", *TINY).jobs
     own = {"weights": 1, "features_clean": 2, "features_perturbed": 1, "probe": 1, "evaluate": 1}

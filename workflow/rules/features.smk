@@ -18,7 +18,7 @@ rule weights:
 
 rule features_clean:
     input:
-        weights=rules.weights.output,
+        weights=rules.weights.output[0],
         index=rules.index.output.index,
     output:
         f"{STORE}/features/{{encoder}}/{{dataset}}/clean.parquet",
@@ -41,9 +41,9 @@ rule features_clean:
 
 rule features_perturbed:
     input:
-        weights=rules.weights.output,
+        weights=rules.weights.output[0],
         index=rules.index.output.index,
-        perturbations=rules.perturb.output,
+        perturbations=rules.perturb.output[0],
     output:
         f"{STORE}/features/{{encoder}}/{{dataset}}/perturbed.parquet",
     params:

@@ -3,8 +3,16 @@
 
 rule paper_check:
     input:
-        axes="resources/paper/fig2_axes.csv",
-        table="resources/paper/table2.csv",
+        [
+            f"resources/paper/{name}.csv"
+            for name in (
+                "fig2_axes",
+                "fig4_specialization",
+                "fig6_calibration",
+                "fig7_ece_increase",
+                "table2",
+            )
+        ],
     output:
         table="results/paper_check.csv",
         report="results/paper_check.md",

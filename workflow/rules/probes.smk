@@ -6,8 +6,8 @@ rule probe:
         index=rules.index.output.index,
         split=rules.split.output.split,
         subsamples=rules.split.output.subsamples,
-        clean=rules.features_clean.output,
-        perturbed=rules.features_perturbed.output,
+        clean=rules.features_clean.output[0],
+        perturbed=rules.features_perturbed.output[0],
         shift_features=lambda wildcards: [
             f"{STORE}/features/{wildcards.encoder}/{target}/clean.parquet"
             for target in PLAN.shift[wildcards.dataset]
@@ -50,7 +50,7 @@ rule evaluate:
         shift=lambda wildcards: PLAN.shift[wildcards.dataset],
         uncertain=SETTINGS.uncertain,
         metrics=SETTINGS.metrics.model_dump(),
-        keys=lambda wildcards: PLAN.keys_of_cell(wildcards.encoder, wildcards.dataset, wildcards.probe),
+        record_keys=lambda wildcards: PLAN.keys_of_cell(wildcards.encoder, wildcards.dataset, wildcards.probe),
         settings=PLAN.protocol_json,
         code=code("evaluate_probe.py"),
     log:
@@ -74,7 +74,8 @@ rule aggregate:
         metric_rows=f"{RUN}/metric_rows.parquet",
         axes=f"{RUN}/axes.csv",
     params:
-        keys=PLAN.key_settings,
+        record_keys=PLAN.key_settings,
+        probe=SETTINGS.probes[0], # the primary probe: its axes are scored
         code=code("aggregate_records.py"),
     log:
         job=f"{RUN}/logs/aggregate.log",

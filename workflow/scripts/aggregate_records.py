@@ -8,8 +8,8 @@ from crsbench.plan import planned_keys
 from crsbench.records import METRIC_ROW, RUN_RECORD, write_records
 
 with job(snakemake):
-    records = gather(snakemake.input.records, expected=planned_keys(snakemake.params.keys))
+    records = gather(snakemake.input.records, expected=planned_keys(snakemake.params.record_keys))
     rows = average_over_seeds(records)
     write_records(records, snakemake.output.run_records, RUN_RECORD)
     write_records(rows, snakemake.output.metric_rows, METRIC_ROW)
-    write_csv(axes_table(rows), snakemake.output.axes)
+    write_csv(axes_table(rows, probe=snakemake.params.probe), snakemake.output.axes)

@@ -28,7 +28,7 @@ with job(snakemake):
     records = evaluate_cell(
         read_parquet(files.predictions),
         read_parquet(files.fits),
-        keys=list(planned_keys(params.keys)),
+        keys=list(planned_keys(params.record_keys)),
         truths={name: Truth(side.samples, side.labels) for name, side in evaluated.items()},
         scoring=Scoring(
             task=labels.task,

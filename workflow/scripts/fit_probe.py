@@ -26,8 +26,8 @@ with job(snakemake):
     }
     evaluated = read_evaluated_sets(
         dataset,
-        clean=Path(files.clean[0]),
-        perturbed=Path(files.perturbed[0]),
+        clean=Path(files.clean),
+        perturbed=Path(files.perturbed),
         samples={side: sides[side].samples for side in ("calibration", "test")},
         conditions=[(name, level) for name, level in params.conditions],
         shift=shift,
@@ -35,7 +35,7 @@ with job(snakemake):
     fit = getattr(import_module(f"crsbench.probes.{probe}"), f"fit_{probe}")
     predictions, fits = probe_cell(
         TrainingSide(
-            train.samples, read_features(files.clean[0], samples=train.samples)[1], train.labels
+            train.samples, read_features(files.clean, samples=train.samples)[1], train.labels
         ),
         evaluated,
         fit=partial(fit, task=labels.task, n_classes=len(labels.classes), **params.settings),
@@ -45,8 +45,8 @@ with job(snakemake):
         n_classes=len(labels.classes),
     )
     identity = prediction_identity(
-        clean=files.clean[0],
-        perturbed=files.perturbed[0],
+        clean=files.clean,
+        perturbed=files.perturbed,
         split=files.split,
         subsamples=files.subsamples,
         shift={target: path for target, (path, _) in shift.items()},

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import polars as pl
-
-from crsbench.axes import AXES_TABLE
+from crsbench.axes import read_axes_table
 from crsbench.crs import AXES, COMPONENTS, Weights
 from crsbench.crs_table import crs_notes, crs_table, near_ties
 from crsbench.files import write_csv, write_text
@@ -19,7 +17,7 @@ with job(snakemake):
         axes=tuple(score["axes"][name] for name in AXES),
     )
     encoders = [Member(*names) for names in snakemake.params.encoders]
-    axes = pl.read_csv(snakemake.input.axes, schema=AXES_TABLE)
+    axes = read_axes_table(snakemake.input.axes)
     reference = cohort_reference(axes, encoders=encoders, weights=weights)
     if snakemake.input.get("reference"):
         reference = load_reference(snakemake.input.reference, weights=weights)
@@ -27,7 +25,7 @@ with job(snakemake):
     before = Path(snakemake.output.scored)  # the axes of the last table: kept for this comparison
     previous = None
     if before.is_file():
-        axes_before = pl.read_csv(before, schema=AXES_TABLE)
+        axes_before = read_axes_table(before)
         members = [Member(name, name, "") for name in axes_before["encoder"].unique()]
         previous = cohort_reference(axes_before, encoders=members, weights=weights)
 

@@ -5,7 +5,7 @@ import json
 from crsbench.files import read_metadata, read_parquet, write_parquet
 from crsbench.jobs import job
 from crsbench.provenance import frame_digest
-from crsbench.splits import label_subsamples, split_index
+from crsbench.splits import check_no_leak, label_subsamples, split_index
 
 with job(snakemake):
     index = read_parquet(snakemake.input.index)
@@ -19,6 +19,7 @@ with job(snakemake):
         "uncertain": snakemake.params.uncertain,
     }
     result = split_index(index, fractions=sides, seed=seed, **task)
+    check_no_leak(index, result.split)
     subsamples = label_subsamples(
         index,
         result.split,

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from crsbench.crs import DEFAULT_WEIGHTS, Weights, aggregate, score_cohort
+from crsbench.crs import AXES, DEFAULT_WEIGHTS, Weights, aggregate, check_panel, score_cohort
 from crsbench.errors import DataError
 from crsbench.records import CLEAN
 
@@ -66,7 +66,7 @@ def own_side(rows: pl.DataFrame) -> pl.DataFrame:
 
 def observed_cells(axes: Floats) -> Bools:
     """Return which cells have all four axes, shape (K, D)."""
-    return np.isfinite(axes).all(axis=-1)
+    return np.logical_and.reduce(np.isfinite(axes), axis=-1)
 
 
 def cohort_crs(axes: Floats, *, weights: Weights = DEFAULT_WEIGHTS) -> Floats:
@@ -91,3 +91,25 @@ def cohort_crs(axes: Floats, *, weights: Weights = DEFAULT_WEIGHTS) -> Floats:
         panel = aggregate(axes[member], observed[member])
         crs[member] = score_cohort(panel, weights=weights).crs
     return crs
+
+
+def why_no_crs(axes: Floats, encoders: Sequence[str]) -> str | None:
+    """Say why a panel has no CRS: fewer than two members or an axis of zero width; else None.
+
+    Parameters
+    ----------
+    axes, encoders
+        The panel, shape (K, 4), and its K names.
+
+    Raises
+    ------
+    CrsBenchError
+        For an encoder named twice, and for a NaN axis.
+    """
+    if len(encoders) < 2:
+        return f"a panel needs two encoders or more, not {len(encoders)}"
+    for name, values in zip(AXES, axes.T, strict=True):
+        if values.min() == values.max():
+            return f"anchors of {name} have zero width: all members are at {values[0]:g}"
+    check_panel(axes, encoders)
+    return None

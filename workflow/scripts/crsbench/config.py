@@ -187,10 +187,21 @@ def read_source(path: str | Path) -> Source:
     return Source(str(path), read_yaml(path))
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """A loader that refuses a key given twice: one of the two would be ignored."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(problem=f"{key!r} stands there twice")
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        content = yaml.load(path.read_text(encoding="utf-8-sig"), _UniqueKeys)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):

@@ -81,6 +81,9 @@ def decisions(auroc: Floats, crs: Floats, *, encoders: Sequence[str]) -> pl.Data
         When a value is NaN, or an array has not one value per encoder.
     """
     _check_values(auroc, crs, encoders)
+    if len(encoders) < 2:
+        few = {"n_encoders": len(encoders), "reason": f"{len(encoders)} encoders have both"}
+        return pl.DataFrame([few], schema=DECISIONS)
     moved = np.abs(mid_ranks(auroc) - mid_ranks(crs))
     row = {
         "n_encoders": len(encoders),

@@ -38,8 +38,9 @@ from crsbench.metrics import (
     sensitivity_at_specificity,
     top_label,
 )
-from crsbench.probes.base import SCORING, Task
+from crsbench.probes.base import SCORING
 from crsbench.records import METRICS, RUN_RECORD, RunKey
+from crsbench.splits import Task
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -81,7 +82,7 @@ class Scoring:
     classes
         Names of the C classes or labels.
     dropped
-        Those left out of every macro average; see `dropped_classes`.
+        Those left out of every macro average; see `crsbench.splits.dropped_classes`.
     n_bins, specificity, binary_confidence
         The settings of that name. ``ece`` of multi-label data follows `binary_confidence`;
         ``ece_max_confidence`` is that of max(p, 1 - p).
@@ -121,21 +122,6 @@ class Scores:
             self.values[name] = float(metric(*args, **kwargs))
         except Undefined as reason:
             self.undefined.append(f"{name}: {reason}")
-
-
-def dropped_classes(
-    train_labels: NDArray[Any], test_labels: NDArray[Any], *, task: Task, classes: Sequence[str]
-) -> tuple[str, ...]:
-    """Name the classes that do not count: single-valued on the train or on the test side.
-
-    Parameters
-    ----------
-    train_labels, test_labels
-        ``(N,)`` class indices, or ``(N, C)`` of 1, 0 and NaN.
-    """
-    sides = (train_labels, test_labels)
-    both = np.all([_has_both(_binary_truth(side, task, len(classes))) for side in sides], axis=0)
-    return tuple(name for name, kept in zip(classes, both, strict=True) if not kept)
 
 
 def _binary_truth(labels: NDArray[Any], task: Task, n_classes: int) -> Floats:

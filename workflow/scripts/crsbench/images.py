@@ -215,8 +215,7 @@ def _to_rgb(image: Image.Image) -> tuple[Image.Image, str]:
     """Return the picture in RGB, and what was converted in words (nothing for grey and RGB)."""
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
-        lowest, _ = rgba.getchannel("A").getextrema()
-        if lowest < 255:
+        if np.asarray(rgba.getchannel("A")).min() < 255:
             raise _UnusableError("translucent pixels, expected an opaque picture", image.mode)
         return rgba.convert("RGB"), "opaque alpha dropped"
     return image.convert("RGB"), _CONVERSIONS[image.mode]

@@ -20,12 +20,13 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from crsbench import __version__
 from crsbench.errors import CrsBenchError
 from crsbench.files import write_json
 
 _LOG = logging.getLogger(__name__)
 _RECORDED_PACKAGES = (
-    "crsbench", "numpy", "pillow", "polars", "scikit-learn", "scipy", "snakemake", "timm", "torch",
+    "numpy", "pillow", "polars", "scikit-learn", "scipy", "snakemake", "timm", "torch",
 )  # fmt: skip
 
 
@@ -88,5 +89,6 @@ def _provenance(snakemake: Any, *, started: datetime, seconds: float) -> dict[st
         "threads": snakemake.threads,
         "machine": {"node": platform.node(), "platform": platform.platform(), "cpus": os.cpu_count()},
         "python": platform.python_version(),
+        "crsbench": __version__,
         "packages": {name: version(name) for name in _RECORDED_PACKAGES},
     }

@@ -34,8 +34,7 @@ _PROTOCOL = (
 )  # fmt: skip
 #: Neutral values of the descriptive parts: editing those re-runs nothing.
 _NEUTRAL_DEFINITION = {
-    "label": "-", "domain": "-", "access": "", "licence": "not stated", "citation": "",
-    "synthetic": False,
+    "label": "-", "domain": "-", "licence": "not stated", "citation": "", "synthetic": False,
 }  # fmt: skip
 _NEUTRAL_CARD = {
     "label": "-", "group": "generalist", "domain": None, "gated": None, "source": "",
@@ -147,7 +146,8 @@ class Plan:
         definition = self.datasets[dataset]
         if definition.phantom is not None:
             return [str(definition.root)]
-        return [str(path) for path in label_files(definition) if path.is_file()]
+        accepted = [] if definition.exclusions is None else [definition.exclusions]
+        return [str(path) for path in [*label_files(definition), *accepted] if path.is_file()]
 
 
 def planned_keys(key_settings: Mapping[str, Any]) -> Iterator[RunKey]:

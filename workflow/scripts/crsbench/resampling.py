@@ -11,7 +11,7 @@ values of the inverse distribution function: the smallest x with P(X <= x) >= q.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
@@ -143,28 +143,29 @@ def mean(replicates: Replicates) -> Floats:
     return kept.multiplicity @ kept.statistic / kept.n_replicates
 
 
-def quantile(replicates: Replicates, level: float) -> Floats:
-    """Return the inverse distribution function at a level, shape (K,); NaN without replicates."""
+def quantiles(replicates: Replicates, levels: Sequence[float]) -> Floats:
+    """Return the inverse distribution function at each level, (L, K); NaN without replicates."""
     kept = replicates.defined()
     if not kept.n_replicates:
-        return np.full(kept.statistic.shape[1], np.nan)
+        return np.full((len(levels), kept.statistic.shape[1]), np.nan)
     order = np.argsort(kept.statistic, axis=0)
-    reached = np.cumsum(kept.multiplicity[order], axis=0) >= level * kept.n_replicates
-    first = reached.argmax(axis=0)[None]
-    return np.take_along_axis(kept.statistic, np.take_along_axis(order, first, 0), 0)[0]
+    reached = np.cumsum(kept.multiplicity[order], axis=0)
+    # A level is a rounded number: (1 - 0.95) / 2 must not pass over the 25th of 1,000.
+    wanted = [level * kept.n_replicates * (1 - 1e-12) for level in levels]
+    first = np.stack([(reached >= number).argmax(axis=0) for number in wanted])
+    return np.take_along_axis(kept.statistic, np.take_along_axis(order, first, 0), 0)
 
 
 def percentile_interval(replicates: Replicates, *, level: float = 0.95) -> tuple[Floats, Floats]:
     """Return the central percentile interval, two arrays (K,)."""
     tail = (1 - level) / 2
-    return quantile(replicates, tail), quantile(replicates, 1 - tail)
+    lower, upper = quantiles(replicates, (tail, 1 - tail))
+    return lower, upper
 
 
-def basic_interval(
-    replicates: Replicates, point: Floats, *, level: float = 0.95
-) -> tuple[Floats, Floats]:
-    """Return the percentile interval reflected about the point estimate, two arrays (K,)."""
-    lower, upper = percentile_interval(replicates, level=level)
+def basic_interval(percentile: tuple[Floats, Floats], point: Floats) -> tuple[Floats, Floats]:
+    """Return a percentile interval reflected about the point estimate, two arrays (K,)."""
+    lower, upper = percentile
     return 2 * point - upper, 2 * point - lower
 
 
@@ -229,10 +230,10 @@ def leading_tier(replicates: Replicates, *, level: float = 0.95) -> Tier | None:
     Notes
     -----
     Protocol, section 7: k exceeds one unless one item has rank 1 with at least that probability.
-    The set of all K items always qualifies. None without defined replicates.
+    The set of all K items always qualifies. None without items or defined replicates.
     """
     kept = replicates.defined()
-    if not kept.n_replicates:
+    if not kept.n_replicates or not kept.statistic.shape[1]:
         return None
     leads_alone = rank_probabilities(kept)[:, 0].max() >= level
     tiers = _most_frequent_tops(kept, first=1 if leads_alone else 2)

@@ -7,17 +7,19 @@ dominance is among the replicate's members in both. A replicate with an undefine
 axis of zero width (recomputed), is undefined for the whole panel: left out, and counted.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from crsbench.cell_arrays import why_no_crs
 from crsbench.crs import (
+    AXES,
     DEFAULT_WEIGHTS,
     Weights,
-    check_panel,
     replicate_anchors,
     score,
     score_cohort,
@@ -47,6 +49,12 @@ INTERVALS = pl.Schema(
     | dict.fromkeys(_INTERVAL, pl.Float64())
     | _COUNTS
 )
+AXIS_INTERVALS = pl.Schema(
+    {"resampled": pl.String(), "axis": pl.String()}
+    | {"encoder": pl.String(), "point": pl.Float64()}
+    | dict.fromkeys(_INTERVAL, pl.Float64())
+    | _COUNTS
+)
 RANKS = pl.Schema(
     _HEAD
     | {"encoder": pl.String(), "rank": pl.Int64()}
@@ -60,13 +68,14 @@ DIFFERENCES = pl.Schema(
     | {"probability_above": pl.Float64(), "resolved": pl.Boolean()}
     | _COUNTS
 )
-TIERS = pl.Schema(
-    _HEAD
-    | {"encoder": pl.String(), "in_leading_tier": pl.Boolean()}
-    | {"unresolved_from_leader": pl.Boolean(), "leader": pl.String()}
-    | {"tier_size": pl.Int64(), "tier_share": pl.Float64()}
-    | _COUNTS
-)
+_TIER = {
+    "in_leading_tier": pl.Boolean(),
+    "unresolved_from_leader": pl.Boolean(),
+    "leader": pl.String(),
+    "tier_size": pl.Int64(),
+    "tier_share": pl.Float64(),
+}
+TIERS = pl.Schema(_HEAD | {"encoder": pl.String()} | _TIER | _COUNTS)
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,8 @@ class ScoreReplicates:
         The K encoders in the panel's order, and their CRS, shape (K,).
     recomputed, fixed
         Replicates of CRS, shape (R, K).
+    point_axes, axes
+        The panel's raw axes, shape (K, 4), and their replicates, shape (R, K, 4).
     reason
         Why no replicate says anything, or None.
     """
@@ -90,24 +101,30 @@ class ScoreReplicates:
     point: Floats
     recomputed: Replicates
     fixed: Replicates
+    point_axes: Floats
+    axes: Floats
     reason: str | None = None
 
     def variants(self) -> Iterator[tuple[dict[str, object], Replicates]]:
         """Yield the leading and closing cells of a table's rows, and the replicates of each."""
         for anchors, replicates in (("recomputed", self.recomputed), ("fixed", self.fixed)):
-            n_undefined = replicates.n_undefined
-            none_left = n_undefined == replicates.n_replicates
-            reason = self.reason or ("no replicate is defined" if none_left else None)
-            yield (
-                {
-                    "resampled": self.resampled,
-                    "anchors": anchors,
-                    "n_replicates": replicates.n_replicates,
-                    "n_undefined": n_undefined,
-                    "reason": reason,
-                },
-                replicates,
-            )
+            yield self._counts(replicates) | {"anchors": anchors}, replicates
+
+    def by_axis(self) -> Iterator[tuple[dict[str, object], Floats, Replicates]]:
+        """Yield the same cells, the point estimates (K,) and the replicates of each raw axis."""
+        for place, name in enumerate(AXES):
+            replicates = Replicates(self.axes[..., place], self.recomputed.multiplicity)
+            yield self._counts(replicates) | {"axis": name}, self.point_axes[:, place], replicates
+
+    def _counts(self, replicates: Replicates) -> dict[str, object]:
+        n_undefined = replicates.n_undefined
+        none_left = n_undefined == replicates.n_replicates
+        return {
+            "resampled": self.resampled,
+            "n_replicates": replicates.n_replicates,
+            "n_undefined": n_undefined,
+            "reason": self.reason or ("no replicate is defined" if none_left else None),
+        }
 
 
 def score_replicates(
@@ -132,7 +149,8 @@ def score_replicates(
     resampled
         What was resampled.
     """
-    check_panel(point_axes, encoders)
+    if reason := why_no_crs(point_axes, encoders):
+        return _without_crs(axes, multiplicity, point_axes, encoders, resampled, reason)
     within = replicate_anchors(point_axes)
     own = np.arange(len(encoders))
     return ScoreReplicates(
@@ -141,18 +159,35 @@ def score_replicates(
         score_cohort(point_axes, weights=weights).crs,
         Replicates(score_cohort(axes, weights=weights).crs, multiplicity),
         Replicates(score(axes, axes, within=within, own=own, weights=weights).crs, multiplicity),
+        point_axes,
+        axes,
+    )
+
+
+def _without_crs(
+    axes: Floats,
+    multiplicity: Integers,
+    point_axes: Floats,
+    encoders: Sequence[str],
+    resampled: str,
+    reason: str,
+) -> ScoreReplicates:
+    nothing = Replicates(np.full(axes.shape[:2], np.nan), multiplicity)
+    point = np.full(len(encoders), np.nan)
+    names = tuple(encoders)
+    return ScoreReplicates(
+        resampled, names, point, nothing, nothing, point_axes, np.full_like(axes, np.nan), reason
     )
 
 
 def withheld(replicates: ScoreReplicates, reason: str) -> ScoreReplicates:
     """Return the same panel with every replicate undefined, for a stated reason."""
-    return ScoreReplicates(
-        replicates.resampled,
-        replicates.encoders,
-        replicates.point,
-        _undefined(replicates.recomputed),
-        _undefined(replicates.fixed),
-        reason,
+    return replace(
+        replicates,
+        recomputed=_undefined(replicates.recomputed),
+        fixed=_undefined(replicates.fixed),
+        axes=np.full_like(replicates.axes, np.nan),
+        reason=reason,
     )
 
 
@@ -170,10 +205,20 @@ def interval_table(scores: ScoreReplicates, *, level: float = 0.95) -> pl.DataFr
     return pl.concat(tables)
 
 
+def axis_table(scores: ScoreReplicates, *, level: float = 0.95) -> pl.DataFrame:
+    """Return point, mean, bias and intervals of each raw aggregate axis (`AXIS_INTERVALS`)."""
+    tables = []
+    for cells, point, replicates in scores.by_axis():
+        columns = _interval_columns(replicates, point, level)
+        columns |= {"encoder": list(scores.encoders), "point": point}
+        tables.append(_with_cells(columns, cells, AXIS_INTERVALS))
+    return pl.concat(tables)
+
+
 def _interval_columns(replicates: Replicates, point: Floats, level: float) -> dict[str, object]:
     average = mean(replicates)
     percentile = percentile_interval(replicates, level=level)
-    basic = basic_interval(replicates, point, level=level)
+    basic = basic_interval(percentile, point)
     values = (average, average - point, *percentile, *basic)
     return dict(zip(_INTERVAL, values, strict=True))
 
@@ -184,7 +229,7 @@ def _with_cells(
     """Return columns and the cells that all rows share as a table; NaN becomes null."""
     shared = [pl.lit(value, schema[name]).alias(name) for name, value in cells.items()]
     table = pl.DataFrame(columns).with_columns(shared).select(schema.names())
-    return table.cast(dict(schema)).fill_nan(None)
+    return table.cast(schema).fill_nan(None)
 
 
 def rank_table(scores: ScoreReplicates) -> pl.DataFrame:
@@ -221,19 +266,20 @@ def difference_table(scores: ScoreReplicates, *, level: float = 0.95) -> pl.Data
         above = Replicates(
             np.where(np.isnan(paired.statistic), np.nan, paired.statistic > 0), paired.multiplicity
         )
-        columns = {"encoder": encoders[first], "other": encoders[second], "point": point}
+        columns: dict[str, object] = {
+            "encoder": encoders[first],
+            "other": encoders[second],
+            "point": point,
+        }
         columns |= _interval_columns(paired, point, level)
-        columns |= {"probability_above": mean(above), "resolved": _resolved(paired, level)}
+        columns |= {"probability_above": mean(above), "resolved": _resolved(columns)}
         tables.append(_with_cells(columns, cells, DIFFERENCES))
     return pl.concat(tables)
 
 
-def _resolved(paired: Replicates, level: float) -> list[bool | None]:
-    lower, upper = percentile_interval(paired, level=level)
-    return [
-        None if np.isnan(low) else bool(low > 0 or high < 0)
-        for low, high in zip(lower, upper, strict=True)
-    ]
+def _resolved(interval: Mapping[str, Any]) -> list[bool | None]:
+    bounds = zip(interval["percentile_low"], interval["percentile_high"], strict=True)
+    return [None if np.isnan(low) else bool(low > 0 or high < 0) for low, high in bounds]
 
 
 def tier_table(scores: ScoreReplicates, *, level: float = 0.95) -> pl.DataFrame:
@@ -241,19 +287,20 @@ def tier_table(scores: ScoreReplicates, *, level: float = 0.95) -> pl.DataFrame:
 
     The leader has the highest CRS, and counts as not resolved from itself.
     """
-    leader = int(descending_order(scores.point)[0])
+    leader = int(descending_order(scores.point)[0]) if len(scores.encoders) else -1
     tables = []
     for cells, replicates in scores.variants():
         tier = leading_tier(replicates, level=level)
         columns: dict[str, object] = {"encoder": list(scores.encoders)}
-        cells = cells | {"leader": scores.encoders[leader]}
         if tier is None:
-            cells |= dict.fromkeys(
-                ("in_leading_tier", "unresolved_from_leader", "tier_size", "tier_share")
-            )
+            cells |= dict.fromkeys(_TIER)
         else:
             columns["in_leading_tier"] = tier.members
             columns["unresolved_from_leader"] = unresolved_from(replicates, leader, level=level)
-            cells |= {"tier_size": int(tier.members.sum()), "tier_share": tier.share}
+            cells |= {
+                "leader": scores.encoders[leader],
+                "tier_size": int(tier.members.sum()),
+                "tier_share": tier.share,
+            }
         tables.append(_with_cells(columns, cells, TIERS))
     return pl.concat(tables)

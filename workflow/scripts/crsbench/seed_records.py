@@ -20,6 +20,7 @@ from crsbench.resampling import average_over_units
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,12 @@ def collect_seed_records(
     )
     if rows.is_empty():
         raise DataError(f"run records: none of probe {probe} for the encoders and data sets asked")
-    cube = _Cube(tuple(encoders), tuple(datasets), tuple(sorted(rows["seed"].unique())))
+    cube = _Cube.of(rows, tuple(encoders), tuple(datasets))
     own = rows.filter(pl.col("target") == pl.col("dataset"))
     clean = own.filter(pl.col("perturbation") == CLEAN)
     full = own.filter(pl.col("label_fraction") == 1.0)
+    if full.is_empty():
+        raise DataError("run records: none with all labels (label_fraction 1)")
     perturbed = full.filter(pl.col("perturbation") != CLEAN)
     source, target, n_targets = _shift_arrays(rows.filter(pl.col("label_fraction") == 1.0), cube)
     metrics = SeedMetrics(
@@ -147,11 +150,23 @@ def collect_seed_records(
 
 @dataclass(frozen=True)
 class _Cube:
-    """The names along the first three dimensions of the arrays."""
+    """The names along the first three dimensions of the arrays, and which cells have records.
+
+    `present` has shape (K, D).
+    """
 
     encoders: tuple[str, ...]
     datasets: tuple[str, ...]
     seeds: tuple[int, ...]
+    present: Bools
+
+    @classmethod
+    def of(
+        cls, rows: pl.DataFrame, encoders: tuple[str, ...], datasets: tuple[str, ...]
+    ) -> "_Cube":
+        present = np.zeros((len(encoders), len(datasets)), bool)
+        present[_places(rows["encoder"], encoders), _places(rows["dataset"], datasets)] = True
+        return cls(encoders, datasets, tuple(sorted(rows["seed"].unique())), present)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -178,15 +193,14 @@ class _Cube:
     def _check(
         self, n_found: Integers, column: str, conditions: Sequence[tuple[object, ...]]
     ) -> None:
-        present = n_found.any(axis=(0, 3))
-        wrong = np.argwhere((n_found != 1) & present[None, :, :, None])
+        wrong = np.argwhere((n_found != 1) & self.present[None, :, :, None])
         if len(wrong):
             s, k, d, condition = wrong[0]
             where = f"{self.encoders[k]} on {self.datasets[d]}, seed {self.seeds[s]}"
             what = "/".join(str(part) for part in conditions[condition]) or "all labels"
             raise DataError(
-                f"run records of {where}, {what}: {n_found[tuple(wrong[0])]} records with {column}, "
-                f"expected 1 ({len(wrong)} such); evaluate this cell again"
+                f"run records of {where}, {what}: {n_found[tuple(wrong[0])]} with {column}, "
+                f"expected 1 ({len(wrong)} such cases); evaluate this cell again"
             )
 
 
@@ -196,7 +210,7 @@ def _places(values: Sequence[object] | pl.Series, names: Sequence[object]) -> In
 
 
 def _shift_arrays(full: pl.DataFrame, cube: _Cube) -> tuple[Floats, Floats, tuple[int, ...]]:
-    """Return AUROC over the common classes at source and target, (S, K, D, T), and T by data set."""
+    """Return AUROC over common classes at source and target, (S, K, D, T), and T by data set."""
     clean = full.filter(pl.col("perturbation") == CLEAN)
     targets = {
         dataset: sorted(

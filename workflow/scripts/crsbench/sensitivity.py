@@ -242,8 +242,9 @@ def complete_members(cells: pl.DataFrame, *, weights: Weights = DEFAULT_WEIGHTS)
     encoders, datasets = _names(cells, "encoder"), _names(cells, "dataset")
     axes = cell_array(cells, AXES, encoders=encoders, datasets=datasets)
     observed = observed_cells(axes)
-    only_complete = np.where(observed.all(axis=1)[:, None, None], axes, np.nan)
-    only_common = axes[:, observed.all(axis=0)]
+    complete = np.logical_and.reduce(observed, axis=1)
+    only_complete = np.where(complete[:, None, None], axes, np.nan)
+    only_common = axes[:, np.logical_and.reduce(observed, axis=0)]
     crs = cohort_crs(axes, weights=weights)
     changed = {
         "complete_members": (only_complete, "no encoder has every data set"),
@@ -319,7 +320,10 @@ def shift_prediction(
     encoders, datasets = _names(cells, "encoder"), _names(cells, "dataset")
     axes = cell_array(cells, AXES, encoders=encoders, datasets=datasets)
     without = cell_array(
-        cells, (*AXES[:ROBUSTNESS], "robustness_corruption_only"), encoders=encoders, datasets=datasets
+        cells,
+        (*AXES[:ROBUSTNESS], "robustness_corruption_only"),
+        encoders=encoders,
+        datasets=datasets,
     )
     crs = cohort_crs(without, weights=weights)
     rows = []

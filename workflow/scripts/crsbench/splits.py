@@ -14,11 +14,12 @@ sum_k 1/T_k (A - D)^2 / D the most, i.e. where
     sum_k c_k/T_k (D_sk - A_sk - c_k/2) / D_sk
 
 is largest; the number of images is one more label. Ahead of that, what each bin must have at least
-one of is placed, the rarest first. The sums are elementwise operations in a fixed order, so that
-machines agree to the last bit.
+one of is placed, the rarest first. Sums are correctly rounded (`math.fsum`) or of whole numbers, so
+that machines and versions agree to the last bit.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -112,14 +113,14 @@ def dropped_classes(
         Class name to reason, in the order of `classes`: the class has no positive (or, a label,
         no negative) in train, or has a single value in test.
     """
-    reasons = {}
-    for position, name in enumerate(classes):
-        for side, column in (("train", train[:, position]), ("test", test[:, position])):
-            lacking = [word for word, value in (("positive", 1), ("negative", 0))
-                       if not (column == value).any()]  # fmt: skip
-            if lacking and name not in reasons:
-                reasons[name] = f"no {' and no '.join(lacking)} in {side}"
-    return reasons
+    reasons: dict[str, str] = {}
+    for side, of_side in (("train", train), ("test", test)):
+        for name, column in zip(classes, of_side.T, strict=True):
+            values = {"positive": 1, "negative": 0}
+            lacking = [f"no {word}" for word, value in values.items() if value not in column]
+            if lacking:
+                reasons.setdefault(name, f"{' and '.join(lacking)} in {side}")
+    return {name: reasons[name] for name in classes if name in reasons}
 
 
 def split_index(
@@ -151,34 +152,32 @@ def split_index(
     -------
     SplitResult
         A class with three groups or more is on all sides, one with two on train and test, one
-        with a single group on train. A label of a multilabel task counts as two classes, positive
-        and negative.
+        with a single group on train, as far as rarer classes have left it groups. A label of a
+        multilabel task counts as two classes, positive and negative.
 
     Raises
     ------
     DataError
-        There are fewer groups than sides.
+        There are fewer groups than sides, or so few that a side gets none.
     """
     index = index.sort("sample")
     names, group = np.unique(index["group"].to_numpy(), return_inverse=True)
+    where = f"{dataset}: {index.height} images in {len(names)} groups"
     if len(names) < len(SIDES):
-        raise DataError(
-            f"{dataset}: {index.height} images in {len(names)} groups cannot be split into "
-            f"{', '.join(SIDES)}; at least {len(SIDES)} groups are needed"
-        )
+        raise DataError(f"{where} cannot be split into {', '.join(SIDES)}; get more data")
     values = _label_matrix(index["labels"], task=task, classes=classes)
     counts = _sums_by_group(_strata(values), group, len(names))
     shuffled = generator("split", dataset, seed).permutation(len(names))
-    weight = _sequential_sum((counts / counts.sum(axis=0)).T)
+    weight = np.array([math.fsum(row) for row in counts / counts.sum(axis=0)])
     order = shuffled[np.argsort(-weight[shuffled], kind="stable")]
-    side = _place(
-        counts,
-        order=order,
-        required=_sums_by_group(_values_to_cover(values), group, len(names)) > 0,
-        representation_order=order,
-        shares=np.array([fractions[name] for name in SIDES]),
-        n_represented=len(SIDES),
-    )
+    side = np.full(len(names), _UNPLACED)
+    to_cover = _sums_by_group(_values_to_cover(values), group, len(names)) > 0
+    _represent(to_cover, order, side, n_bins=len(SIDES))
+    shares = np.array([fractions[name] for name in SIDES])
+    _fill(counts, order, side, shares=shares, capacity=np.full(len(SIDES), np.inf))
+    empty = set(range(len(SIDES))) - set(side)
+    if empty:
+        raise DataError(f"{where} leave none for {SIDES[min(empty)]}; get more data")
     split = pl.DataFrame({"sample": index["sample"], "side": np.array(SIDES)[side[group]]})
     check_no_leak(index, split)
     n_wanted = {name: fractions[name] * index.height for name in SIDES}
@@ -269,10 +268,15 @@ def _shells(
     placed = np.full(n_samples, _UNPLACED)
     _represent(to_cover, order, placed, n_bins=1)
     smallest = int((placed == 0).sum())
-    ends = [max(int(np.floor(f * n_samples + 0.5)), smallest) for f in fractions]
+    ends = [max(_half_up(f * n_samples), smallest) for f in fractions]
     sizes = np.diff([0, *ends, n_samples])
     _fill(strata, order, placed, shares=sizes / n_samples, capacity=sizes)
     return placed
+
+
+def _half_up(number: float) -> int:
+    """Round to whole numbers, halves up; 14.4999999999 (0.29 * 50) is a half."""
+    return math.floor(round(number, 9) + 0.5)
 
 
 def _label_matrix(labels: pl.Series, *, task: Task, classes: Sequence[str]) -> np.ndarray:
@@ -299,32 +303,7 @@ def _sums_by_group(columns: np.ndarray, group: np.ndarray, n_groups: int) -> np.
     return np.column_stack(sums)
 
 
-def _sequential_sum(rows: np.ndarray) -> np.ndarray:
-    """Add rows in their order, so that the result has the same bits on every machine."""
-    total = np.zeros(rows.shape[1:])
-    for row in rows:
-        total = total + row
-    return total
-
-
-def _place(
-    counts: np.ndarray,
-    *,
-    order: np.ndarray,
-    required: np.ndarray,
-    representation_order: np.ndarray,
-    shares: np.ndarray,
-    n_represented: int,
-) -> np.ndarray:
-    placed = np.full(len(counts), _UNPLACED)
-    _represent(required, representation_order, placed, n_bins=n_represented)
-    _fill(counts, order, placed, shares=shares, capacity=np.full(len(shares), np.inf))
-    return placed
-
-
-def _represent(
-    required: np.ndarray, order: np.ndarray, placed: np.ndarray, *, n_bins: int
-) -> None:
+def _represent(required: np.ndarray, order: np.ndarray, placed: np.ndarray, *, n_bins: int) -> None:
     """Place a unit of each required kind in each of the first bins, as far as there are units.
 
     Parameters
@@ -342,6 +321,37 @@ def _represent(
             free = candidates[placed[candidates] == _UNPLACED]
             if len(free) and not (placed[candidates] == target).any():
                 placed[free[0]] = target
+
+
+class _Bin:
+    """A side or shell while it is filled; plain floats, because single units are put in."""
+
+    def __init__(
+        self,
+        position: int,
+        counts: np.ndarray,
+        placed: np.ndarray,
+        *,
+        share: float,
+        capacity: float,
+    ) -> None:
+        total = counts.sum(axis=0)
+        inside = counts[placed == position].sum(axis=0)
+        self.position = position
+        self.room = capacity - inside[-1]
+        self._need = ((share * total - inside) / (share * total * total)).tolist()
+        self._step = (1 / (share * total * total)).tolist()
+
+    def gain(self, content: Sequence[tuple[int, float]]) -> float:
+        """Return by how much the weighted chi-square falls, halved, with this content inside."""
+        need, step = self._need, self._step
+        return math.fsum([count * (need[k] - 0.5 * count * step[k]) for k, count in content])
+
+    def take(self, content: Sequence[tuple[int, float]]) -> None:
+        """Put the content inside."""
+        for k, count in content:
+            self._need[k] -= count * self._step[k]
+        self.room -= content[-1][1]
 
 
 def _fill(
@@ -365,29 +375,21 @@ def _fill(
     shares, capacity : ndarray, (bins,)
         Wanted share of each bin, and the number of images at which it is closed.
     """
-    total = counts.sum(axis=0)
-    bins = [position for position, size in enumerate(capacity) if size > 0]
-    weight = {s: (1 / (total * total * shares[s])).tolist() for s in bins}
-    need = {s: (1 / total).tolist() for s in bins}
-    room = {s: capacity[s] for s in bins}
-    contents = [
-        [(int(k), float(count[k])) for k in np.flatnonzero(count)] for count in counts
+    bins = [
+        _Bin(position, counts, placed, share=share, capacity=size)
+        for position, (share, size) in enumerate(zip(shares, capacity, strict=True))
+        if share > 0
     ]
-    already = np.flatnonzero(placed != _UNPLACED)
-    for unit in [*already, *order[placed[order] == _UNPLACED]]:
-        content = contents[unit]
-        n_images = content[-1][1]
-        if placed[unit] == _UNPLACED:
-            gains = {
-                s: sum([c * (need[s][k] - c / 2 * weight[s][k]) for k, c in content])
-                for s in bins
-                if room[s] >= n_images
-            }
-            placed[unit] = max(gains, key=gains.__getitem__)
-        chosen = int(placed[unit])
-        for k, c in content:
-            need[chosen][k] -= c * weight[chosen][k]
-        room[chosen] -= n_images
+    bins = [each for each in bins if each.room > 0]
+    units = order[placed[order] == _UNPLACED]
+    for unit, row in zip(units.tolist(), counts[units].tolist(), strict=True):
+        content = [(k, count) for k, count in enumerate(row) if count]
+        gains = [each.gain(content) for each in bins]
+        chosen = bins[gains.index(max(gains))]
+        chosen.take(content)
+        placed[unit] = chosen.position
+        if chosen.room <= 0:
+            bins.remove(chosen)
 
 
 def _notes_on_sizes(

@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from crsbench.cell_arrays import why_no_crs
 from crsbench.crs import (
     AXES,
     COMPONENTS,
     DEFAULT_WEIGHTS,
     Weights,
-    check_panel,
     combine,
     ideal_point,
     replicate_anchors,
@@ -93,7 +93,8 @@ def panels(
     overlap of the top three, each between the subset's CRS and the whole panel's on the subset's
     members.
     """
-    check_panel(axes, encoders)
+    if reason := why_no_crs(axes, encoders):
+        return pl.DataFrame([{"reason": reason}], schema=PANELS)
     n = len(encoders)
     tables = [_compare_panels("leave_one_out", axes, encoders, _all_panels(n, n - 1), weights)]
     for size in sizes:
@@ -110,9 +111,7 @@ def _all_panels(n_encoders: int, size: int) -> Integers:
     return np.array(list(combinations(range(n_encoders), size)))
 
 
-def _enumerated(
-    axes: Floats, encoders: Sequence[str], size: int, weights: Weights
-) -> pl.DataFrame:
+def _enumerated(axes: Floats, encoders: Sequence[str], size: int, weights: Weights) -> pl.DataFrame:
     n_panels = math.comb(len(encoders), size)
     if n_panels > MOST_ENUMERATED_PANELS:
         reason = f"{n_panels} panels, more than the {MOST_ENUMERATED_PANELS} that are enumerated"
@@ -188,10 +187,13 @@ def insertions(
     - ``single``: score now less the score just before this insertion;
     - ``fixed_reference``: as cumulative, but every encoder scored against the initial panel.
     """
-    check_panel(axes, encoders)
+    if reason := why_no_crs(axes, encoders):
+        return pl.DataFrame([{"reason": reason}], schema=INSERTIONS)
     initial = len(encoders) - n_inserted
     if initial < 2:
-        reason = f"{n_inserted} insertions need {n_inserted + 2} encoders; there are {len(encoders)}"
+        reason = (
+            f"{n_inserted} insertions need {n_inserted + 2} encoders; there are {len(encoders)}"
+        )
         return pl.DataFrame([{"reason": reason}], schema=INSERTIONS)
     orders = np.array([generator.permutation(len(encoders)) for _ in range(n_trials)])
     steps = _displacements(axes[orders], initial, weights)
@@ -210,7 +212,7 @@ def _insertion_columns(
         "trial": np.repeat(np.arange(n_trials), n_inserted),
         "step": np.tile(np.arange(1, n_inserted + 1), n_trials),
         "n_existing": np.tile(np.arange(initial, orders.shape[1]), n_trials),
-        "inserted": [encoders[place] for place in orders[:, initial:].ravel()],
+        "inserted": [encoders[place] for place in orders[:, initial:].ravel().tolist()],
     }
 
 
@@ -272,7 +274,8 @@ def weight_draws(
     -------
     `WEIGHT_DRAWS`: family is ``axes``, ``components`` or ``alternative``.
     """
-    check_panel(axes, encoders)
+    if reason := why_no_crs(axes, encoders):
+        return pl.DataFrame([{"reason": reason}], schema=WEIGHT_DRAWS)
     by_axis = _renormalised(weights.axes, generator.uniform(*spread, (n_draws, len(AXES))))
     by_component = _renormalised(
         weights.components, generator.uniform(*spread, (n_draws, len(COMPONENTS)))

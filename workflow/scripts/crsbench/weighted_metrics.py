@@ -106,7 +106,7 @@ def weighted_auroc(
 def _check_cases(scores: Floats, labels: Floats, groups: Integers, draws: GroupDraws) -> None:
     if not scores.shape == labels.shape == groups.shape == (len(scores),):
         raise CrsBenchError(
-            f"scores {scores.shape}, labels {labels.shape} and groups {groups.shape} must all be (N,)"
+            f"scores {scores.shape}, labels {labels.shape}, groups {groups.shape}: expected (N,)"
         )
     if len(groups) and not (groups.min() >= 0 and groups.max() < draws.n_groups):
         raise CrsBenchError(f"groups {groups.min()} to {groups.max()}: only {draws.n_groups} drawn")
@@ -158,19 +158,22 @@ class _Steps:
         n_positive = weights.sum(axis=0, dtype=np.float64)
         if 2 * max(n_negative.max(), n_positive.max()) >= _EXACT:
             raise CrsBenchError(f"more than {_EXACT // 2:,} cases of one outcome in a replicate")
-        twice_below = self._twice_below(counts)
-        area = np.einsum("ur,ur->r", twice_below, weights, dtype=np.float64) / 2
+        below, credit = self._below(counts)
+        area = credit * np.einsum("ur,ur->r", below, weights, dtype=np.float64)
         pairs = n_positive * n_negative
         return area / np.where(pairs > 0, pairs, np.nan)
 
-    def _twice_below(self, counts: Floats32) -> Floats32:
-        """Return twice the weight of the negatives below each score, ties half, (U, R)."""
+    def _below(self, counts: Floats32) -> tuple[Floats32, float]:
+        """Return the weight of the negatives below each score, (U, R), and its unit.
+
+        With ties the weights below and at a score are added, and the unit is one half.
+        """
         passed = self.between @ counts
         # Row by row this is several times faster than cumsum along the first axis.
         for row, before in zip(passed[1:], passed[:-1], strict=True):
             row += before
         has_ties = len(passed) > self.positive.shape[0]
-        return passed[0::2] + passed[1::2] if has_ties else 2 * passed
+        return (passed[0::2] + passed[1::2], 0.5) if has_ties else (passed, 1.0)
 
 
 def _segments(groups: Integers, ends: Integers, n_groups: int) -> csr_array:

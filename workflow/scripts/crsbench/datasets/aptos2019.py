@@ -10,6 +10,7 @@ import polars as pl
 
 from crsbench.datasets.base import (
     LISTING_SCHEMA,
+    ROW,
     DatasetDefinition,
     Listing,
     class_labels,
@@ -36,7 +37,7 @@ def read_listing(definition: DatasetDefinition) -> Listing:
         path,
         labels=class_labels("diagnosis", grades),
         allowed=f"a diagnosis of {', '.join(grades)}",
-    ).select("line", "id_code", "labels")
+    ).select(ROW, "id_code", "labels")
     rows, repeated = without_repeats(table, path, key="id_code")
     samples = rows.select(
         sample="id_code",
@@ -49,7 +50,7 @@ def read_listing(definition: DatasetDefinition) -> Listing:
     )
     surplus = repeated.select(sample="id_code", path=_image_path())
     return Listing(
-        samples=samples.cast(dict(LISTING_SCHEMA)),
+        samples=samples.cast(LISTING_SCHEMA),
         exclusions=excluded(surplus, reason="repeated row"),
         folders=(definition.root / _IMAGES,),
     )

@@ -18,9 +18,9 @@ import importlib
 import io
 import json
 import os
-import pkgutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self, cast
@@ -28,7 +28,6 @@ from typing import Annotated, Any, Literal, Protocol, Self, cast
 import polars as pl
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-import crsbench.datasets
 from crsbench.config import Model, Name, read_yaml
 from crsbench.errors import ConfigError, DataError
 from crsbench.files import sha256_file, write_csv
@@ -64,6 +63,12 @@ IMAGES_SCHEMA = pl.Schema(
         "note": pl.String(),
     }
 )
+#: Modules of this package that a definition can name.
+ADAPTERS = ("aptos2019", "chexpert", "folder", "isic2019", "mimic_cxr")
+
+#: Column of a label table with the row's number in its file; the header is row 1.
+ROW = "row of the file"
+
 _N_SHOWN = 3
 
 
@@ -145,8 +150,8 @@ class DatasetDefinition(Model):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
-        if self.adapter not in adapter_names():
-            allowed = ", ".join(adapter_names())
+        if self.adapter not in ADAPTERS:
+            allowed = ", ".join(ADAPTERS)
             raise ValueError(f"adapter: {self.adapter!r} is unknown; allowed: {allowed}")
         repeated = sorted({name for name in self.classes if self.classes.count(name) > 1})
         if repeated:
@@ -167,13 +172,6 @@ class Adapter(Protocol):
 
     def read_listing(self, definition: DatasetDefinition) -> "Listing":
         """Read the label files."""
-
-
-def adapter_names() -> list[str]:
-    """Return the names that a definition's ``adapter`` can have."""
-    modules = pkgutil.iter_modules(crsbench.datasets.__path__)
-    names = {module.name for module in modules if not module.ispkg}
-    return sorted(names - {"base", "phantom"})
 
 
 def _adapter(definition: DatasetDefinition) -> Adapter:
@@ -324,7 +322,7 @@ def read_table(
     Returns
     -------
     DataFrame
-        ``line`` (the row's number in the file, the header being 1), the required columns, and
+        `ROW`, the required columns, and
         those of the optional ones that are there.
 
     Raises
@@ -338,9 +336,7 @@ def read_table(
         table = pl.read_csv(
             io.BytesIO(text.decode("utf-8-sig").encode()),
             infer_schema=False,
-            row_index_name="line",
-            row_index_offset=2,
-        )
+        ).with_row_index(ROW, offset=2)
     except pl.exceptions.NoDataError:
         raise DataError(f"{path}: the file is empty; get it again") from None
     except (OSError, EOFError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
@@ -350,12 +346,10 @@ def read_table(
     if table.is_empty():
         raise DataError(f"{path}: a header and no rows; get it again")
     found = [name for name in optional if name in table.columns]
-    surplus = sorted(set(table.columns) - {"line", *required, *found})
+    surplus = sorted(set(table.columns) - {ROW, *required, *found})
     if surplus and not others_allowed:
         raise DataError(f"{path}: unknown columns {', '.join(surplus)}; expected {required} only")
-    return table.select("line", *required, *found).with_columns(
-        pl.col(pl.String()).replace("", None)
-    )
+    return table.select(ROW, *required, *found).with_columns(pl.col(pl.String()).replace("", None))
 
 
 def _check_columns(table: pl.DataFrame, required: Sequence[str], path: Path) -> None:
@@ -378,7 +372,7 @@ def without_repeats(
     Parameters
     ----------
     table
-        Has ``line``, the key, and what must agree.
+        Has `ROW`, the key, and what must agree.
     path
         Where the table was read, for errors.
     key
@@ -394,19 +388,19 @@ def without_repeats(
     DataError
         A key is blank, or rows with the same key say different things.
     """
-    blank = table.filter(pl.col(key).is_null())["line"].to_list()
+    blank = table.filter(pl.col(key).is_null())[ROW].to_list()
     if blank:
-        raise DataError(f"{path}: {key} is blank in {_lines(blank)}; every row needs one")
-    content = [name for name in table.columns if name != "line"]
-    distinct = table.sort("line").unique(content, keep="first", maintain_order=True)
-    contrary = distinct.filter(pl.col(key).is_duplicated()).sort(key, "line")
+        raise DataError(f"{path}: {key} is blank in {_rows(blank)}; every row needs one")
+    content = [name for name in table.columns if name != ROW]
+    distinct = table.sort(ROW).unique(content, keep="first", maintain_order=True)
+    contrary = distinct.filter(pl.col(key).is_duplicated()).sort(key, ROW)
     if not contrary.is_empty():
         first = contrary.filter(pl.col(key) == contrary[key][0])
         raise DataError(
             f"{path}: {contrary[key].n_unique()} {key} with contradictory rows, such as "
-            f"{first[key][0]!r} in {_lines(first['line'].to_list())}; correct the file"
+            f"{first[key][0]!r} in {_rows(first[ROW].to_list())}; correct the file"
         )
-    return distinct, table.join(distinct, on="line", how="anti").sort("line")
+    return distinct, table.join(distinct, on=ROW, how="anti").sort(ROW)
 
 
 def class_labels(column: str, classes: Sequence[str]) -> pl.Expr:
@@ -457,13 +451,13 @@ def labelled(table: pl.DataFrame, path: Path, *, labels: pl.Expr, allowed: str) 
     """
     table = table.with_columns(labels.alias("labels"))
     is_known = pl.col("labels").list.eval(pl.element().is_not_null()).list.all()
-    unknown = table.filter(~is_known.fill_null(value=False)).sort("line")
+    unknown = table.filter(~is_known.fill_null(value=False)).sort(ROW)
     if unknown.is_empty():
         return table
     row = unknown.row(0, named=True)
-    values = ", ".join(f"{k}={v!r}" for k, v in row.items() if k not in ("line", "labels"))
+    values = ", ".join(f"{k}={v!r}" for k, v in row.items() if k not in (ROW, "labels"))
     raise DataError(
-        f"{path}: unknown labels in {unknown.height} rows, first in row {row['line']} ({values}); "
+        f"{path}: unknown labels in {unknown.height} rows, first in row {row[ROW]} ({values}); "
         f"expected {allowed}; correct the file or the classes of the definition"
     )
 
@@ -471,7 +465,7 @@ def labelled(table: pl.DataFrame, path: Path, *, labels: pl.Expr, allowed: str) 
 def excluded(frame: pl.DataFrame, *, reason: pl.Expr | str) -> pl.DataFrame:
     """Return exclusions for the rows of a frame that has ``sample`` and ``path``."""
     text = pl.lit(reason) if isinstance(reason, str) else reason
-    return frame.select("sample", "path", reason=text).cast(dict(EXCLUSIONS_SCHEMA))
+    return frame.select("sample", "path", reason=text).cast(EXCLUSIONS_SCHEMA)
 
 
 def counted(n_images: int, *, path: Path, reason: str) -> pl.DataFrame:
@@ -480,10 +474,10 @@ def counted(n_images: int, *, path: Path, reason: str) -> pl.DataFrame:
     return pl.DataFrame([row] if n_images else [], schema=EXCLUSIONS_SCHEMA)
 
 
-def _lines(lines: Sequence[int]) -> str:
-    shown = ", ".join(str(line) for line in lines[:_N_SHOWN])
-    more = f" and {len(lines) - _N_SHOWN} more" if len(lines) > _N_SHOWN else ""
-    return f"row{'s' if len(lines) > 1 else ''} {shown}{more}"
+def _rows(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_N_SHOWN])
+    more = f" and {len(numbers) - _N_SHOWN} more" if len(numbers) > _N_SHOWN else ""
+    return f"row{'s' if len(numbers) > 1 else ''} {shown}{more}"
 
 
 # --- The index ------------------------------------------------------------------------------------
@@ -586,7 +580,8 @@ def _find_images(root: Path, folders: Iterable[Path]) -> dict[str, int]:
             for name in names:
                 if os.path.splitext(name)[1].lower() in SUFFIXES:  # noqa: PTH122 - 400,000 times
                     file = os.path.join(folder, name)  # noqa: PTH118
-                    sizes[(relative / name).as_posix()] = os.stat(file).st_size  # noqa: PTH116
+                    with suppress(FileNotFoundError):  # a link to nothing is no file
+                        sizes[(relative / name).as_posix()] = os.stat(file).st_size  # noqa: PTH116
     return sizes
 
 
@@ -604,7 +599,7 @@ def _without_accepted(
     unknown = accepted.join(samples, on="sample", how="anti")
     if not unknown.is_empty():
         raise DataError(
-            f"{path}: sample {unknown['sample'][0]!r} in row {unknown['line'][0]} is not among the "
+            f"{path}: sample {unknown['sample'][0]!r} in row {unknown[ROW][0]} is not among the "
             f"labelled images of {definition.name}; remove the row"
         )
     reasons = accepted.select("sample", reason=pl.format("accepted: {}", "reason"))
@@ -698,10 +693,10 @@ def _resolve_conflicts(
     policy: Literal["drop_conflicting", "keep"],
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Drop and list all images of a cluster whose labels differ, if that is the policy."""
-    n_labels = pl.col("labels").n_unique().over("duplicate_cluster")
-    conflicts = index.filter(pl.col("duplicate_cluster").is_not_null() & (n_labels > 1))
     if policy == "keep":
         return index, EXCLUSIONS_SCHEMA.to_frame()
+    n_labels = pl.col("labels").n_unique().over("duplicate_cluster")
+    conflicts = index.filter(pl.col("duplicate_cluster").is_not_null() & (n_labels > 1))
     named = [_label_text(labels, definition) for labels in conflicts["labels"]]
     reason = pl.format(
         "identical images with different labels (cluster {}): {}",

@@ -13,6 +13,7 @@ import polars as pl
 
 from crsbench.datasets.base import (
     LISTING_SCHEMA,
+    ROW,
     DatasetDefinition,
     Listing,
     counted,
@@ -81,16 +82,14 @@ def _read_side(
     side: str, definition: DatasetDefinition, homes: dict[tuple[str, str], str]
 ) -> Listing:
     path = _label_file(definition.root, side)
-    table = read_table(
-        path, required=["Path", "Frontal/Lateral", "AP/PA", *definition.classes]
-    )
+    table = read_table(path, required=["Path", "Frontal/Lateral", "AP/PA", *definition.classes])
     table = _located(table, path, homes)
     frontal = _frontal(table, path)
     frontal = labelled(
         frontal, path, labels=finding_labels(definition.classes), allowed="1, 0, -1 or blank"
     )
     listed = frontal.select(
-        "line",
+        ROW,
         "sample",
         "path",
         "labels",
@@ -100,9 +99,9 @@ def _read_side(
         label_source=pl.lit(_LABEL_SOURCES[side]),
     )
     rows, repeated = without_repeats(listed, path, key="sample")
-    lateral = table.join(frontal, on="line", how="anti")
+    lateral = table.join(frontal, on=ROW, how="anti")
     return Listing(
-        samples=rows.select(LISTING_SCHEMA.names()).cast(dict(LISTING_SCHEMA)),
+        samples=rows.select(LISTING_SCHEMA.names()).cast(LISTING_SCHEMA),
         exclusions=pl.concat(
             [
                 excluded(repeated, reason="repeated row"),
@@ -122,7 +121,7 @@ def _located(table: pl.DataFrame, path: Path, homes: dict[tuple[str, str], str])
     strange = table.filter(pl.col("rest").is_null())
     if not strange.is_empty():
         raise DataError(
-            f"{path}: Path {strange['Path'][0]!r} in row {strange['line'][0]}; expected "
+            f"{path}: Path {strange['Path'][0]!r} in row {strange[ROW][0]}; expected "
             "FOLDER/train/patientNNNNN/… or FOLDER/valid/patientNNNNN/…"
         )
     found = pl.DataFrame(
@@ -144,6 +143,6 @@ def _frontal(table: pl.DataFrame, path: Path) -> pl.DataFrame:
     if not unknown.is_empty():
         raise DataError(
             f"{path}: Frontal/Lateral is {unknown['Frontal/Lateral'][0]!r} in row "
-            f"{unknown['line'][0]}; expected Frontal or Lateral"
+            f"{unknown[ROW][0]}; expected Frontal or Lateral"
         )
     return table.filter(view == "Frontal")

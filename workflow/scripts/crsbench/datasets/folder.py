@@ -10,6 +10,7 @@ import polars as pl
 
 from crsbench.datasets.base import (
     LISTING_SCHEMA,
+    ROW,
     DatasetDefinition,
     Listing,
     class_labels,
@@ -35,18 +36,22 @@ def read_listing(definition: DatasetDefinition) -> Listing:
     columns = _label_columns(definition)
     table = read_table(path, required=list(dict.fromkeys([*names.values(), *columns])))
     table = _with_labels(table, path, definition).select(
-        "line",
+        ROW,
         "labels",
         *(pl.col(column).alias(name) for name, column in names.items()),
-        *(pl.lit(None, pl.String).alias(name) for name in _CONTENT if name not in names),
+        *(
+            pl.lit(None, pl.String).alias(name)
+            for name in _CONTENT
+            if name not in (*names, "labels")
+        ),
     )
-    rows, repeated = without_repeats(table.select("line", *_CONTENT), path, key="sample")
+    rows, repeated = without_repeats(table.select(ROW, *_CONTENT), path, key="sample")
     rows = rows.with_columns(
         pl.col("path").map_elements(_normal, return_dtype=pl.String),
         group=pl.coalesce("group", "sample"),
     )
     return Listing(
-        samples=rows.select(LISTING_SCHEMA.names()).cast(dict(LISTING_SCHEMA)),
+        samples=rows.select(LISTING_SCHEMA.names()).cast(LISTING_SCHEMA),
         exclusions=excluded(repeated, reason="repeated row"),
         folders=(definition.root,),
     )
@@ -68,9 +73,7 @@ def _column_names(definition: DatasetDefinition) -> dict[str, str]:
 
 def _label_columns(definition: DatasetDefinition) -> list[str]:
     return (
-        list(definition.classes)
-        if definition.task == "multilabel"
-        else [definition.columns.label]
+        list(definition.classes) if definition.task == "multilabel" else [definition.columns.label]
     )
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from crsbench.datasets.base import (
     LISTING_SCHEMA,
+    ROW,
     DatasetDefinition,
     Listing,
     excluded,
@@ -48,7 +49,7 @@ def read_listing(definition: DatasetDefinition) -> Listing:
     )
     surplus = repeated.select(sample="image", path=_image_path())
     return Listing(
-        samples=samples.cast(dict(LISTING_SCHEMA)),
+        samples=samples.cast(LISTING_SCHEMA),
         exclusions=excluded(surplus, reason="repeated row"),
         folders=(definition.root / _IMAGES,),
     )
@@ -68,7 +69,7 @@ def _read_truth(path: Path, definition: DatasetDefinition) -> tuple[pl.DataFrame
         labels=one_hot_labels(definition.classes),
         allowed=f"a single 1 among {', '.join(definition.classes)}, 0 elsewhere",
     )
-    return without_repeats(table.select("line", "image", "labels"), path, key="image")
+    return without_repeats(table.select(ROW, "image", "labels"), path, key="image")
 
 
 def _check_unknown_is_empty(table: pl.DataFrame, path: Path) -> None:
@@ -76,7 +77,7 @@ def _check_unknown_is_empty(table: pl.DataFrame, path: Path) -> None:
     used = table.filter((value != 0).fill_null(value=True))
     if not used.is_empty():
         raise DataError(
-            f"{path}: {_UNKNOWN} is {used[_UNKNOWN][0]!r} in row {used['line'][0]} "
+            f"{path}: {_UNKNOWN} is {used[_UNKNOWN][0]!r} in row {used[ROW][0]} "
             f"({used.height} rows in all); the training set has only 0 there; get the file again"
         )
 
@@ -84,7 +85,7 @@ def _check_unknown_is_empty(table: pl.DataFrame, path: Path) -> None:
 def _check_same_images(
     truth: pl.DataFrame, lesions: pl.DataFrame, truth_path: Path, lesions_path: Path
 ) -> None:
-    alone = truth.join(lesions, on="image", how="anti").sort("line")
+    alone = truth.join(lesions, on="image", how="anti").sort(ROW)
     if not alone.is_empty():
         raise DataError(
             f"{lesions_path}: no row for {alone.height} images of {truth_path.name}, such as "

@@ -11,6 +11,7 @@ import polars as pl
 
 from crsbench.datasets.base import (
     LISTING_SCHEMA,
+    ROW,
     DatasetDefinition,
     Listing,
     counted,
@@ -56,7 +57,7 @@ def read_listing(definition: DatasetDefinition) -> Listing:
     )
     subjects = images.join(samples, left_on="subject_id", right_on="group", how="semi")
     return Listing(
-        samples=samples.cast(dict(LISTING_SCHEMA)),
+        samples=samples.cast(LISTING_SCHEMA),
         exclusions=pl.concat(
             [
                 excluded(repeated, reason="repeated row"),
@@ -77,9 +78,7 @@ def _named(images: pl.DataFrame) -> pl.DataFrame:
 def _read_views(path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     table = read_table(path, required=["dicom_id", "subject_id", "study_id", "ViewPosition"])
     rows, repeated = without_repeats(table, path, key="dicom_id")
-    folder = pl.format(
-        "files/p{}/p{}", pl.col("subject_id").str.slice(0, 2), "subject_id"
-    )
+    folder = pl.format("files/p{}/p{}", pl.col("subject_id").str.slice(0, 2), "subject_id")
     file = pl.format("{}/s{}/{}.jpg", folder, "study_id", "dicom_id")
     rows = rows.with_columns(folder=folder, path=file)
     return rows, repeated.select(sample="dicom_id", path=file)
@@ -90,10 +89,10 @@ def _read_splits(path: Path) -> pl.DataFrame:
     unknown = table.filter(~pl.col("split").is_in(_SPLITS).fill_null(value=False))
     if not unknown.is_empty():
         raise DataError(
-            f"{path}: split is {unknown['split'][0]!r} in row {unknown['line'][0]}; expected one "
+            f"{path}: split is {unknown['split'][0]!r} in row {unknown[ROW][0]}; expected one "
             f"of {', '.join(_SPLITS)}"
         )
-    return without_repeats(table, path, key="dicom_id")[0].drop("line")
+    return without_repeats(table, path, key="dicom_id")[0].drop(ROW)
 
 
 def _read_labels(path: Path, definition: DatasetDefinition) -> pl.DataFrame:
@@ -106,8 +105,8 @@ def _read_labels(path: Path, definition: DatasetDefinition) -> pl.DataFrame:
     table = labelled(
         table, path, labels=finding_labels(definition.classes), allowed="1, 0, -1 or blank"
     )
-    rows, _ = without_repeats(table.select("line", "study_id", "labels"), path, key="study_id")
-    return rows.drop("line")
+    rows, _ = without_repeats(table.select(ROW, "study_id", "labels"), path, key="study_id")
+    return rows.drop(ROW)
 
 
 def _counts(

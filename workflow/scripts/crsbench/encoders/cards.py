@@ -155,7 +155,7 @@ class HubWeights(Model):
     file: str
     sha256: Sha256 | None = None
     md5: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
-    shard_sha256: dict[str, Sha256] = {}
+    shard_sha256: dict[str, Sha256] = Field(default_factory=dict)
 
 
 class PackageWeights(Model):
@@ -309,11 +309,11 @@ class EncoderCard(Model):
     architecture: Annotated[str, Field(min_length=1)]
     weights: Annotated[Weights, BeforeValidator(lambda value: _tagged("kind", value))]
     transform: Transform
-    group: Literal[
-        "generalist", "broad_medical", "medical_multimodal", "specialty", "baseline"
-    ] = "generalist"
+    group: Literal["generalist", "broad_medical", "medical_multimodal", "specialty", "baseline"] = (
+        "generalist"
+    )
     domain: Literal["dermatology", "ophthalmology", "radiology"] | None = None
-    options: dict[str, Scalar | list[int]] = {}
+    options: dict[str, Scalar | list[int]] = Field(default_factory=dict)
     licence: str = "not stated"
     gated: str | None = None
     source: str = ""
@@ -463,27 +463,30 @@ def _explain(fault: dict[str, Any]) -> str:
 
 def _siblings(location: tuple[str | int, ...]) -> list[str]:
     """Return the keys that are allowed where a key was refused."""
-    models: dict[str, type[Model]] = {"feature": Feature}
-    for model in (*_members(ImageStep), Scale, *_members(TensorStep), *WEIGHT_KINDS):
-        field = model.model_fields.get("step") or model.model_fields["kind"]
-        models[field.annotation.__args__[0]] = model  # type: ignore[union-attr]
-    parents = [models[str(part)] for part in location[:-1] if str(part) in models]
+    parents = [NESTED[str(part)] for part in location[:-1] if str(part) in NESTED]
     parent = parents[-1] if parents else EncoderCard
     return sorted(set(parent.model_fields) - {"step", "kind", "name"})
 
 
-def _members(union: Any) -> tuple[type[Model], ...]:
-    return tuple(union.__args__)
-
-
-WEIGHT_KINDS: tuple[type[Model], ...] = (
-    HubWeights,
-    PackageWeights,
-    DriveWeights,
-    FileWeights,
-    RandomWeights,
-    NoWeights,
-)
+#: The models inside a card, by the word that an error's location has for them.
+NESTED: dict[str, type[Model]] = {
+    "feature": Feature,
+    "convert": Convert,
+    "stretch": Stretch,
+    "resize": Resize,
+    "pad": Pad,
+    "crop": Crop,
+    "scale": Scale,
+    "repeat": Repeat,
+    "normalise": Normalise,
+    "tensor_resize": TensorResize,
+    "hub": HubWeights,
+    "package": PackageWeights,
+    "drive": DriveWeights,
+    "file": FileWeights,
+    "random": RandomWeights,
+    "none": NoWeights,
+}
 
 
 def transform_digest(card: EncoderCard) -> str:

@@ -39,12 +39,10 @@ def build_transform(steps: Sequence[Step]) -> Transform:
     callable
         From pixels (H, W, 3) uint8 to a contiguous float32 tensor (C, h, w).
     """
-    kinds = [step.step for step in steps]
-    scale = kinds.index("scale")
+    scale = [step.step for step in steps].index("scale")
 
     def transform(pixels: np.ndarray) -> torch.Tensor:
-        image = see(pixels, steps)
-        return _to_tensor(image, steps[scale:])
+        return _to_tensor(see(pixels, steps), steps[scale:])
 
     return transform
 
@@ -75,7 +73,9 @@ def _apply_to_image(step: Step, image: Image.Image) -> Image.Image:
     if isinstance(step, Stretch):
         return _stretched(image)
     if isinstance(step, Resize):
-        return image.resize(_resized(image.size, step), Image.Resampling[step.interpolation.upper()])
+        return image.resize(
+            _resized(image.size, step), Image.Resampling[step.interpolation.upper()]
+        )
     if isinstance(step, Pad):
         return _padded(image, step)
     if isinstance(step, Crop):

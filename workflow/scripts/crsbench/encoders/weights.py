@@ -8,6 +8,7 @@ or a surplus tensor is an error that names it.
 import hashlib
 import importlib
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -64,7 +65,24 @@ def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
     }
     with written_atomically(path) as temporary:
         save_file(state, temporary, metadata=metadata)
+        _sort_metadata(temporary)
     return metadata
+
+
+def _sort_metadata(path: Path) -> None:
+    """Rewrite the header with its metadata in order, so that equal weights are equal bytes.
+
+    safetensors writes metadata in the order of a hash map with a random seed.
+    """
+    with path.open("r+b") as handle:
+        size = int.from_bytes(handle.read(8), "little")
+        header = json.loads(handle.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(raw) > size:
+            raise RuntimeError(f"{path}: the header grew from {size} to {len(raw)} bytes")
+        handle.seek(8)
+        handle.write(raw.ljust(size))
 
 
 def load_encoder(card: EncoderCard, path: str | Path) -> LoadedEncoder:
@@ -125,5 +143,4 @@ def _loader(card: EncoderCard) -> ModuleType:
 def available_loaders() -> list[str]:
     """Return the names of the loaders: modules that build an encoder."""
     folder = Path(__file__).parent / "loaders"
-    shared = {"__init__", "checkpoint", "untrained"}
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)
+    return sorted(path.stem for path in folder.glob("*.py") if "\ndef build(" in path.read_text())

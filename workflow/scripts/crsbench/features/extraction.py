@@ -41,6 +41,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+def no_progress(_n_images: int) -> None:
+    """Report nothing."""
+
+
 @dataclass(frozen=True)
 class Compute:
     """How features are computed; none of it decides what they are.
@@ -91,7 +95,7 @@ def extract_clean(
     folder: str | Path,
     max_side_px: int,
     compute: Compute,
-    progress: Progress = lambda n_images: None,
+    progress: Progress = no_progress,
 ) -> Features:
     """Extract the features of unperturbed images.
 
@@ -134,7 +138,7 @@ def extract_perturbed(
     folder: str | Path,
     max_side_px: int,
     compute: Compute,
-    progress: Progress = lambda n_images: None,
+    progress: Progress = no_progress,
 ) -> Features:
     """Extract the features of all images of a perturbation manifest under all its conditions.
 
@@ -232,9 +236,7 @@ def _paths(index: pl.DataFrame, samples: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def _perturbed_keys(
-    samples: Sequence[str], conditions: Sequence[tuple[str, int]]
-) -> pl.DataFrame:
+def _perturbed_keys(samples: Sequence[str], conditions: Sequence[tuple[str, int]]) -> pl.DataFrame:
     rows = [(sample, *condition) for condition in conditions for sample in samples]
     schema = {"sample": pl.String, "perturbation": pl.String, "severity": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -343,9 +345,8 @@ class _Forward:
         self.input_min, self.input_max = float("inf"), float("-inf")
         self.seen = Lock()
         self.turn = nullcontext() if self.device.type == "cpu" else Lock()
-        self.module = encoder.module.to(
-            device=self.device, dtype=self.dtype, memory_format=torch.channels_last
-        )
+        module = encoder.module.to(device=self.device, dtype=self.dtype)
+        self.module = module.to(memory_format=torch.channels_last)
 
     def __call__(self, batch: torch.Tensor) -> np.ndarray:
         """Return the features (N, D) in float32; memory that runs out halves the batch."""

@@ -152,7 +152,7 @@ def check_finite(features: np.ndarray, samples: Sequence[str], *, where: str) ->
     """Raise DataError naming the samples whose features hold NaN or infinity."""
     bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
     if bad.size:
-        names = _listed([samples[row] for row in bad])
+        names = _listed([samples[int(row)] for row in bad])
         raise DataError(
             f"{where}: features of {names} are not finite; a float16 pass overflows (set dtype: "
             "float32 in the encoder's card), or the weights are damaged"

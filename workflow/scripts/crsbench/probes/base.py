@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Task = Literal["multiclass", "ordinal", "multilabel"]
 
 #: How a fit ended. Only the first two can score features.
 Status = Literal["converged", "not_converged", "single_class", "failed"]

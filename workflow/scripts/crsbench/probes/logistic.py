@@ -29,14 +29,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, qr, solve_triangular
+from scipy.linalg import LinAlgError, cholesky, qr, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from crsbench.probes.base import Floats, Status, Task
+from crsbench.probes.base import Floats, Status
+from crsbench.splits import Task
 
 Loss = Callable[[Floats], tuple[float, Floats]]
 
+#: Features of this size could overflow when squared and summed.
+_LARGEST = 1e100
 #: Pairs of steps and gradients that L-BFGS remembers.
 _MEMORY = 20
 
@@ -102,10 +105,14 @@ def fit_logistic(
     if not len(problem.held):
         reason = "no label or class has both values in the training rows"
         return _unfitted(rows, n_classes, status="single_class", reason=reason)
-    if not np.isfinite(rows).all():
-        reason = "training features are not finite"
+    if not (np.abs(rows) < _LARGEST).all():
+        reason = f"training features are not finite, or not below {_LARGEST:g}"
         return _unfitted(rows, n_classes, status="failed", reason=reason)
-    solution = _minimise(rows, problem, tolerance=tolerance, max_iterations=max_iterations)
+    try:
+        solution = _minimise(rows, problem, tolerance=tolerance, max_iterations=max_iterations)
+    except LinAlgError as error:
+        reason = f"training features are ill-conditioned, are they standardised? ({error})"
+        return _unfitted(rows, n_classes, status="failed", reason=reason)
     weights = np.zeros((rows.shape[1] + 1, n_classes))
     weights[-1] = problem.absent
     weights[:, problem.held] = solution.weights @ problem.spread

@@ -2,7 +2,7 @@
 
 Positions and lengths are in half-widths of the image (x to the right, y downwards, both from
 -1 to 1), so that a drawing does not depend on the number of pixels. Images are float arrays
-(H, W, 3) or (H, W) with values in [0, 1]; masks are float arrays (H, W) in [0, 1].
+(3, H, W) or (H, W) with values in [0, 1]; masks are float arrays (H, W) in [0, 1].
 """
 
 from collections.abc import Iterable, Sequence
@@ -117,7 +117,7 @@ def strokes(size_px: int, paths: Iterable[Array], widths: Iterable[float]) -> Ar
     brush = ImageDraw.Draw(canvas)
     for path, width in zip(paths, widths, strict=True):
         points = [tuple(point) for point in ((path + 1) * large / 2).tolist()]
-        brush.line(points, fill=255, width=max(1, round(width * large / 2)), joint="curve")
+        brush.line(points, fill=255, width=max(1, round(width * large / 2)))
     return _averaged(canvas)
 
 
@@ -161,19 +161,30 @@ def walk(
     return np.vstack([np.zeros(2), np.cumsum(steps, axis=0)]) + np.asarray(start)
 
 
+def tint(colour: ArrayLike) -> Array:
+    """Return a colour (3,) as (3, 1, 1), to be multiplied with a field."""
+    return np.reshape(np.asarray(colour, dtype=np.float64), (3, 1, 1))
+
+
 def blend(image: Array, colour: ArrayLike, mask: Array) -> Array:
-    """Return the image with `colour` painted over it where `mask` is 1."""
-    weight = mask if image.ndim == 2 else mask[..., None]
-    return image + (np.asarray(colour) - image) * weight
+    """Return the image with a colour (3,), or another image, over it where `mask` is 1."""
+    over = np.asarray(colour, dtype=np.float64)
+    return image + ((tint(over) if over.shape == (3,) else over) - image) * mask
 
 
-def blur(field: Array, sigma: float) -> Array:
-    """Return the field, or each channel, blurred by a Gaussian of `sigma` half-widths."""
-    sigma_px = sigma * field.shape[0] / 2
-    sigmas = (sigma_px, sigma_px, 0.0)[: field.ndim]
-    return np.asarray(ndimage.gaussian_filter(field, sigmas, truncate=3.0))
+def blur(image: Array, sigma: float) -> Array:
+    """Return the image, each channel blurred by a Gaussian of `sigma` half-widths."""
+    sigma_px = sigma * image.shape[-1] / 2
+    return np.asarray(ndimage.gaussian_filter(image, sigma_px, axes=(-2, -1), truncate=3.0))
 
 
 def to_image(image: Array) -> Image.Image:
-    """Return the 8-bit Pillow image of values in [0, 1]; values outside are clipped."""
-    return Image.fromarray(np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8))
+    """Return the 8-bit Pillow image, grey or RGB; values outside [0, 1] are clipped."""
+    pixels = np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels, 0, -1) if image.ndim == 3 else pixels))
+
+
+def from_image(image: Image.Image) -> Array:
+    """Return the values in [0, 1] of an RGB image, (3, H, W)."""
+    pixels = np.asarray(image, dtype=np.float64) / 255
+    return np.ascontiguousarray(np.moveaxis(pixels, -1, 0))

@@ -31,16 +31,18 @@ PREVALENCE = {
 COLUMNS = ("label",)
 IMAGES_PER_LESION = (0.55, 0.3, 0.15)
 #: The lesion is drawn on a square of this many image sides, and photographed from it.
-SCENE_SIDES = 1.4
+SCENE_SIDES = 1.3
 #: Radius of a lesion in half-widths of the scene.
 RADIUS = 0.34
 
 #: A structure of the class shows this often; one of another class this often, and how faint.
 KEPT = 0.75
-BORROWED = 0.5
+BORROWED = 0.7
 BORROWED_CONTRAST = (0.3, 0.9)
+#: How many votes the tint of the class has in a lesion's colour, beside one of each pigment.
+TINTED = 3
 #: Range of the contrast of a lesion's structures.
-CONTRAST = (0.15, 0.75)
+CONTRAST = (0.08, 0.55)
 
 SKIN = np.array([[0.93, 0.76, 0.67], [0.86, 0.66, 0.55], [0.74, 0.53, 0.41], [0.58, 0.39, 0.29]])
 PIGMENT = np.array([[0.50, 0.31, 0.20], [0.36, 0.21, 0.15], [0.62, 0.38, 0.33], [0.45, 0.33, 0.30]])
@@ -112,23 +114,29 @@ class _Lesion:
 
 
 @dataclass(frozen=True)
-class _Border:
-    """Shape of a border: amplitudes of waves and of notches (radii), softness (radii)."""
+class _Habit:
+    """How lesions of a class tend to look as a whole.
+
+    `waves` and `notches` are amplitudes of the border and `softness` its width, in radii; `size`
+    is the mean radius relative to others, `tint` the colour that its pigment leans to.
+    """
 
     waves: float
     notches: float
     softness: float
+    size: float
+    tint: tuple[float, float, float]
 
 
-BORDERS = {
-    "MEL": _Border(waves=0.13, notches=0.08, softness=0.10),
-    "NV": _Border(waves=0.06, notches=0.03, softness=0.13),
-    "BCC": _Border(waves=0.08, notches=0.04, softness=0.15),
-    "AK": _Border(waves=0.10, notches=0.08, softness=0.24),
-    "BKL": _Border(waves=0.08, notches=0.05, softness=0.07),
-    "DF": _Border(waves=0.06, notches=0.03, softness=0.22),
-    "VASC": _Border(waves=0.08, notches=0.04, softness=0.10),
-    "SCC": _Border(waves=0.09, notches=0.06, softness=0.15),
+HABITS = {
+    "MEL": _Habit(waves=0.13, notches=0.08, softness=0.10, size=1.08, tint=(0.26, 0.17, 0.16)),
+    "NV": _Habit(waves=0.06, notches=0.03, softness=0.13, size=0.95, tint=(0.48, 0.29, 0.18)),
+    "BCC": _Habit(waves=0.08, notches=0.04, softness=0.15, size=1.0, tint=(0.70, 0.48, 0.46)),
+    "AK": _Habit(waves=0.10, notches=0.08, softness=0.24, size=1.05, tint=(0.74, 0.42, 0.36)),
+    "BKL": _Habit(waves=0.08, notches=0.05, softness=0.07, size=1.0, tint=(0.52, 0.38, 0.26)),
+    "DF": _Habit(waves=0.06, notches=0.03, softness=0.22, size=0.88, tint=(0.60, 0.42, 0.32)),
+    "VASC": _Habit(waves=0.08, notches=0.04, softness=0.10, size=0.92, tint=(0.55, 0.18, 0.22)),
+    "SCC": _Habit(waves=0.09, notches=0.06, softness=0.15, size=1.08, tint=(0.76, 0.50, 0.42)),
 }
 
 
@@ -136,13 +144,14 @@ Structure = Callable[[Array, _Lesion], Array]
 
 
 def _scene(rng: np.random.Generator, name: str, size_px: int) -> Array:
-    """Return the lesion on its skin (H, W, 3)."""
+    """Return the lesion on its skin (3, H, W)."""
     tone = _mixed(rng, SKIN)
     image = _skin(rng, size_px, tone)
-    lesion = _lesion(rng, BORDERS[name], size_px)
-    pigment = _mixed(rng, PIGMENT) * tone / SKIN[1]
-    shade = 0.035 * canvas.cloud(rng, size_px, cells=6) - 0.10 * np.clip(lesion.depth, 0, 1)
-    body = image * 0.25 + pigment * 0.75 + shade[..., None]
+    lesion = _lesion(rng, HABITS[name], size_px)
+    colour = _mixed(rng, np.vstack([PIGMENT, np.tile(HABITS[name].tint, (TINTED, 1))]))
+    pigment = colour * tone / SKIN[1]
+    shade = 0.035 * canvas.cloud(rng, size_px, cells=6, n_octaves=2) - 0.10 * np.clip(lesion.depth, 0, 1)
+    body = image * 0.25 + canvas.tint(pigment) * 0.75 + shade
     image = canvas.blend(image, body, lesion.mask * rng.uniform(0.45, 0.9))
     for structure in _borrowed(rng, name):
         image = structure(image, lesion.fainter())
@@ -176,20 +185,20 @@ def _skin(rng: np.random.Generator, size_px: int, tone: Array) -> Array:
     redness = canvas.noise(rng, size_px, cells=7) * rng.uniform(0.005, 0.02)
     furrows = np.exp(-5 * np.abs(canvas.noise(rng, size_px, cells=rng.uniform(25, 45))))
     relief = mottle - furrows * rng.uniform(0.01, 0.05)
-    return tone + relief[..., None] + redness[..., None] * np.array([0.6, -0.8, -0.6])
+    return canvas.tint(tone) + relief + redness * canvas.tint([0.6, -0.8, -0.6])
 
 
-def _lesion(rng: np.random.Generator, border: _Border, size_px: int) -> _Lesion:
+def _lesion(rng: np.random.Generator, habit: _Habit, size_px: int) -> _Lesion:
     x, y = canvas.grid(size_px)
     turns = np.linspace(-np.pi, np.pi, 720)
     orders = np.arange(2, 7)
-    amplitudes = border.waves * rng.uniform(0.4, 1.3) * rng.standard_normal(5) / orders**0.5
+    amplitudes = habit.waves * rng.uniform(0.4, 1.3) * rng.standard_normal(5) / orders**0.5
     phases = rng.uniform(0, 2 * np.pi, (5, 1))
     outline = 1 + amplitudes @ np.cos(orders[:, None] * turns + phases)
-    radius = np.interp(np.arctan2(y, x), turns, outline * rng.uniform(0.8, 1.15))
-    radius = radius + border.notches * canvas.cloud(rng, size_px, cells=12)
+    radius = np.interp(np.arctan2(y, x), turns, outline * habit.size * rng.uniform(0.85, 1.15))
+    radius = radius + habit.notches * canvas.cloud(rng, size_px, cells=12, n_octaves=2)
     depth = radius - np.hypot(x, y) / RADIUS
-    mask = canvas.step(depth, border.softness * rng.uniform(0.7, 1.4))
+    mask = canvas.step(depth, habit.softness * rng.uniform(0.7, 1.4))
     return _Lesion(rng, x, y, depth, mask, contrast=rng.uniform(*CONTRAST))
 
 
@@ -197,7 +206,7 @@ def _lesion(rng: np.random.Generator, border: _Border, size_px: int) -> _Lesion:
 
 
 def _network(image: Array, lesion: _Lesion) -> Array:
-    """Paint a pigment network: a honeycomb of brown lines, fading at the border."""
+    """Paint a pigment network: a honeycomb of brown lines, fading at the habit."""
     return _with_mesh(image, lesion, where=lesion.mask, bending=0.016)
 
 
@@ -228,13 +237,13 @@ def _with_mesh(image: Array, lesion: _Lesion, *, where: Array, bending: float) -
 def _blotches(image: Array, lesion: _Lesion) -> Array:
     """Paint patches of several colours: black-brown, blue-grey veil, red, regression white."""
     for colour in (DARK_BROWN, BLUE_GREY, VESSEL * 0.9, WHITE * 0.85):
-        patch = canvas.step(canvas.cloud(lesion.rng, lesion.size_px, cells=6) - 0.7, 0.35)
+        patch = canvas.step(canvas.cloud(lesion.rng, lesion.size_px, cells=6, n_octaves=2) - 0.7, 0.35)
         image = canvas.blend(image, colour, patch * lesion.mask * 0.75 * lesion.contrast)
     return image
 
 
 def _streaks(image: Array, lesion: _Lesion) -> Array:
-    """Paint radial streaks that cross a sector of the border."""
+    """Paint radial streaks that cross a sector of the habit."""
     sector = lesion.rng.uniform(0, 2 * np.pi)
     angles = sector + lesion.rng.uniform(-1.0, 1.0, 16)
     paths = [
@@ -392,7 +401,7 @@ STRUCTURES: dict[str, tuple[Structure, ...]] = {
 
 
 def _framed(rng: np.random.Generator, scene: Image.Image, size_px: int) -> Array:
-    """Return a rotated, shifted and magnified view of the scene (H, W, 3)."""
+    """Return a rotated, shifted and magnified view of the scene (3, H, W)."""
     turn, window = rng.uniform(0, 2 * np.pi), rng.uniform(0.48, 0.66)
     scale = window * scene.width / size_px
     c, s = scale * np.cos(turn), scale * np.sin(turn)
@@ -407,7 +416,7 @@ def _framed(rng: np.random.Generator, scene: Image.Image, size_px: int) -> Array
     )
     if rng.random() < 0.5:
         view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(view, dtype=np.float64) / 255
+    return canvas.from_image(view)
 
 
 def _with_hairs(rng: np.random.Generator, image: Array) -> Array:
@@ -424,20 +433,20 @@ def _with_hairs(rng: np.random.Generator, image: Array) -> Array:
         )
         for _ in range(n_hairs)
     ]
-    mask = canvas.strokes(image.shape[0], paths, rng.uniform(0.010, 0.020, n_hairs))
+    mask = canvas.strokes(image.shape[-1], paths, rng.uniform(0.010, 0.020, n_hairs))
     colour: ArrayLike = [0.12, 0.08, 0.06] if rng.random() < 0.75 else [0.75, 0.62, 0.42]
     return canvas.blend(image, colour, mask * 0.85)
 
 
 def _lit(rng: np.random.Generator, image: Array) -> Array:
     """Return the image under uneven light, with a colour cast, vignette and sensor noise."""
-    size_px = image.shape[0]
+    size_px = image.shape[-1]
     x, y = canvas.grid(size_px)
     lean = rng.normal(0, 0.06, 2)
     light = rng.uniform(0.72, 1.12) * (1 + lean[0] * x + lean[1] * y)
     light = light - rng.uniform(0, 0.14) * (x**2 + y**2)
     cast = 1 + rng.normal(0, 0.05, 3)
-    image = np.clip(image * light[..., None] * cast, 0, 1) ** rng.uniform(0.8, 1.25)
+    image = np.clip(image * light * canvas.tint(cast), 0, 1) ** rng.uniform(0.8, 1.25)
     image = canvas.blur(image, rng.uniform(0.0, 0.009))
     if rng.random() < 0.4:
         rim = canvas.step(np.hypot(x, y) - rng.uniform(1.0, 1.25), rng.uniform(0.02, 0.10))

@@ -34,6 +34,9 @@ VESSEL = np.array([0.42, 0.07, 0.05])
 BLOOD = np.array([0.34, 0.03, 0.03])
 EXUDATE = np.array([0.98, 0.90, 0.55])
 COTTON = np.array([0.93, 0.86, 0.72])
+#: By how much veins widen, and haze grows, with each grade.
+VENOUS_DILATATION = 0.10
+HAZE = 0.07
 #: Optic disc and macula lie this far to either side of the centre.
 DISC_OFFSET = 0.52
 MACULA_OFFSET = -0.12
@@ -66,24 +69,25 @@ def draw(case: Case, size_px: int, seed: int) -> Image.Image:
     patient_rng, rng = case.randomness(KIND, seed)
     palette = patient_rng.dirichlet(np.full(len(RETINA), 0.6)) @ RETINA
     side = 1 if "right" in case.signs else -1
-    image, vessels = _retina(rng, size_px, palette, side)
+    grade = GRADES.index(case.cells["label"])
+    image, vessels = _retina(rng, size_px, palette, side=side, grade=grade)
     for distractor in (_with_drusen, _with_sheen, _with_dust):
         image = distractor(rng, image)
-    for mark, (fewest, most) in MARKS[case.cells["label"]].items():
+    for mark, (fewest, most) in MARKS[GRADES[grade]].items():
         image = mark(rng, image, vessels, int(rng.integers(fewest, most + 1)))
-    return canvas.to_image(_photographed(rng, image))
+    return canvas.to_image(_photographed(rng, image, grade=grade))
 
 
 class _Vessels:
     """The vessels of an eye, and the places of its optic disc and macula."""
 
-    def __init__(self, rng: np.random.Generator, side: int) -> None:
+    def __init__(self, rng: np.random.Generator, side: int, *, dilatation: float) -> None:
         self.disc = np.array([side * DISC_OFFSET, rng.normal(0, 0.05)])
         self.macula = np.array([side * MACULA_OFFSET, rng.normal(0.03, 0.04)])
         self.paths: list[Array] = []
         self.widths: list[float] = []
         for vertical in (-1, 1):
-            for width in (0.034, 0.024):
+            for width in (0.034 * dilatation, 0.024):
                 self._arcade(rng, side, vertical, width)
                 angle = np.arctan2(vertical * rng.uniform(0.6, 1.6), side)
                 self._twig(rng, self.disc, angle, 0.7, width * 0.6)
@@ -91,7 +95,7 @@ class _Vessels:
     def _arcade(self, rng: np.random.Generator, side: int, vertical: int, width: float) -> None:
         """Add a trunk that bends round the macula, with branches."""
         angle = np.arctan2(vertical, -0.35 * side) + rng.normal(0, 0.12)
-        bend = -side * vertical * rng.uniform(1.1, 1.5)
+        bend = side * vertical * rng.uniform(1.1, 1.5)
         trunk = canvas.walk(
             rng, start=self.disc, angle=angle, length=1.5, wander=0.35, bend=bend, n_steps=24
         )
@@ -126,24 +130,24 @@ class _Vessels:
 
 
 def _retina(
-    rng: np.random.Generator, size_px: int, colour: Array, side: int
+    rng: np.random.Generator, size_px: int, colour: Array, *, side: int, grade: int
 ) -> tuple[Array, _Vessels]:
-    """Return a healthy retina (H, W, 3) and its vessels."""
+    """Return a healthy retina (3, H, W) and its vessels."""
     x, y = canvas.grid(size_px)
     shade = 1 + 0.05 * canvas.cloud(rng, size_px, cells=4)
     choroid = np.abs(canvas.cloud(rng, size_px, cells=rng.uniform(10, 16), n_octaves=2))
     shade *= 1 - rng.uniform(0, 0.14) * np.exp(-2 * choroid)
-    vessels = _Vessels(rng, side)
+    vessels = _Vessels(rng, side, dilatation=1 + VENOUS_DILATATION * grade)
     macula = np.exp(-((x - vessels.macula[0]) ** 2 + (y - vessels.macula[1]) ** 2) / 0.05)
     shade *= 1 - rng.uniform(0.2, 0.45) * macula
-    image = _with_disc(rng, colour * shade[..., None], vessels.disc)
+    image = _with_disc(rng, canvas.tint(colour) * shade, vessels.disc)
     mask = canvas.blur(canvas.strokes(size_px, vessels.paths, vessels.widths), 0.005)
     return canvas.blend(image, VESSEL * (0.4 + colour), mask * rng.uniform(0.5, 0.85)), vessels
 
 
 def _with_disc(rng: np.random.Generator, image: Array, centre: Array) -> Array:
     """Paint the optic disc with its paler cup."""
-    size_px = image.shape[0]
+    size_px = image.shape[-1]
     radii = np.array([0.14, 0.16]) * rng.uniform(0.85, 1.15)
     rim = canvas.ellipses(size_px, centre, radii=radii, softness=0.03)
     cup = canvas.ellipses(size_px, centre, radii=radii * rng.uniform(0.35, 0.65), softness=0.04)
@@ -158,15 +162,15 @@ def _with_drusen(rng: np.random.Generator, image: Array) -> Array:
     """Paint soft yellowish spots about the macula, in some eyes."""
     n_spots = int(rng.integers(5, 30)) if rng.random() < 0.35 else 0
     spots = rng.normal(0, 0.25, (n_spots, 2))
-    mask = canvas.dots(image.shape[0], spots, rng.uniform(0.008, 0.022, n_spots), softness=0.016)
+    mask = canvas.dots(image.shape[-1], spots, rng.uniform(0.008, 0.022, n_spots), softness=0.016)
     return canvas.blend(image, EXUDATE * 0.9, mask * rng.uniform(0.3, 0.6))
 
 
 def _with_sheen(rng: np.random.Generator, image: Array) -> Array:
     """Paint the reflexes of a young retina along the arcades, in some eyes."""
-    x, y = canvas.grid(image.shape[0])
+    x, y = canvas.grid(image.shape[-1])
     ring = np.exp(-(((np.hypot(x, y) - 0.5) / 0.12) ** 2))
-    streaks = canvas.step(canvas.cloud(rng, image.shape[0], cells=7) - 0.6, 0.6)
+    streaks = canvas.step(canvas.cloud(rng, image.shape[-1], cells=7) - 0.6, 0.6)
     strength = rng.uniform(0.1, 0.4) * (rng.random() < 0.4)
     return canvas.blend(image, [0.85, 0.85, 0.75], ring * streaks * strength)
 
@@ -176,7 +180,7 @@ def _with_dust(rng: np.random.Generator, image: Array) -> Array:
     n_specks = int(rng.integers(3, 16)) if rng.random() < 0.4 else 0
     specks = rng.uniform(-0.8, 0.8, (n_specks, 2))
     radii = rng.uniform(0.010, 0.03, n_specks)
-    mask = canvas.dots(image.shape[0], specks, radii, softness=0.02)
+    mask = canvas.dots(image.shape[-1], specks, radii, softness=0.02)
     return canvas.blend(image, [0.25, 0.17, 0.12], mask * rng.uniform(0.2, 0.5))
 
 
@@ -186,20 +190,20 @@ def _with_dust(rng: np.random.Generator, image: Array) -> Array:
 def _aneurysms(rng: np.random.Generator, image: Array, vessels: _Vessels, number: int) -> Array:
     """Paint microaneurysms: tiny red dots."""
     centres = vessels.near(rng, number, spread=0.14)
-    mask = canvas.dots(image.shape[0], centres, rng.uniform(0.010, 0.018, number))
-    return canvas.blend(image, BLOOD, mask * rng.uniform(0.5, 0.8))
+    mask = canvas.dots(image.shape[-1], centres, rng.uniform(0.013, 0.022, number))
+    return canvas.blend(image, BLOOD, mask * rng.uniform(0.65, 0.9))
 
 
 def _haemorrhages(rng: np.random.Generator, image: Array, vessels: _Vessels, number: int) -> Array:
     """Paint blot haemorrhages: dark red, ragged, larger than dots."""
     mask = canvas.ellipses(
-        image.shape[0],
+        image.shape[-1],
         vessels.near(rng, number, spread=0.16),
-        radii=rng.uniform(0.020, 0.055, (number, 2)),
+        radii=rng.uniform(0.024, 0.060, (number, 2)),
         angles=rng.uniform(0, np.pi, number),
-        ragged=canvas.noise(rng, image.shape[0], cells=24) * 0.008,
+        ragged=canvas.noise(rng, image.shape[-1], cells=24) * 0.008,
     )
-    return canvas.blend(image, BLOOD, mask * rng.uniform(0.5, 0.8))
+    return canvas.blend(image, BLOOD, mask * rng.uniform(0.65, 0.9))
 
 
 def _exudates(rng: np.random.Generator, image: Array, vessels: _Vessels, number: int) -> Array:
@@ -209,19 +213,19 @@ def _exudates(rng: np.random.Generator, image: Array, vessels: _Vessels, number:
     rays = np.stack([np.cos(angles), np.sin(angles)], axis=2)
     specks = hubs + rays * rng.uniform(0.03, 0.11, (number, 9, 1))
     radii = rng.uniform(0.008, 0.020, number * 9)
-    mask = canvas.dots(image.shape[0], specks, radii, softness=0.008)
+    mask = canvas.dots(image.shape[-1], specks, radii, softness=0.008)
     return canvas.blend(image, EXUDATE, mask * rng.uniform(0.5, 0.85))
 
 
 def _cotton_wool(rng: np.random.Generator, image: Array, vessels: _Vessels, number: int) -> Array:
     """Paint cotton-wool spots: pale, feathery, beside the arcades."""
     mask = canvas.ellipses(
-        image.shape[0],
+        image.shape[-1],
         vessels.near(rng, number, spread=0.10),
         radii=rng.uniform(0.035, 0.075, (number, 2)),
         angles=rng.uniform(0, np.pi, number),
         softness=0.03,
-        ragged=canvas.cloud(rng, image.shape[0], cells=14) * 0.012,
+        ragged=canvas.cloud(rng, image.shape[-1], cells=14) * 0.012,
     )
     return canvas.blend(image, COTTON, mask * rng.uniform(0.35, 0.65))
 
@@ -236,24 +240,24 @@ def _new_vessels(rng: np.random.Generator, image: Array, vessels: _Vessels, numb
             rng,
             start=hub,
             angle=angle,
-            length=rng.uniform(0.15, 0.3),
+            length=rng.uniform(0.18, 0.38),
             wander=1.2,
             bend=rng.choice([-1, 1]) * rng.uniform(2, 6),
         )
         for hub in hubs
         for angle in rng.uniform(0, 2 * np.pi, 8)
     ]
-    mask = canvas.strokes(image.shape[0], paths, [0.009] * len(paths))
-    return canvas.blend(image, BLOOD, mask * rng.uniform(0.5, 0.8))
+    mask = canvas.strokes(image.shape[-1], paths, [0.010] * len(paths))
+    return canvas.blend(image, BLOOD, mask * rng.uniform(0.65, 0.9))
 
 
 def _boat_of_blood(rng: np.random.Generator, image: Array, vessels: _Vessels, number: int) -> Array:
     """Paint preretinal haemorrhages: boat-shaped, with a level upper edge."""
-    y = canvas.grid(image.shape[0])[1]
+    y = canvas.grid(image.shape[-1])[1]
     for _ in range(number):
         centre = vessels.macula + rng.normal(0, 0.25, 2) + [0, 0.2]
         radii = rng.uniform([0.14, 0.10], [0.28, 0.22])
-        bowl = canvas.ellipses(image.shape[0], centre, radii=radii, softness=0.02)
+        bowl = canvas.ellipses(image.shape[-1], centre, radii=radii, softness=0.02)
         image = canvas.blend(image, BLOOD, bowl * canvas.step(y - centre[1], 0.015) * 0.75)
     return image
 
@@ -262,37 +266,37 @@ Mark = Callable[[np.random.Generator, Array, _Vessels, int], Array]
 #: Grade and, for each kind of mark, the fewest and the most in an eye.
 MARKS: dict[str, dict[Mark, tuple[int, int]]] = {
     "no retinopathy": {},
-    "mild": {_aneurysms: (2, 8)},
-    "moderate": {_aneurysms: (4, 14), _haemorrhages: (0, 5), _exudates: (0, 3)},
+    "mild": {_aneurysms: (3, 9)},
+    "moderate": {_aneurysms: (5, 14), _haemorrhages: (1, 5), _exudates: (1, 4)},
     "severe": {
-        _aneurysms: (8, 22),
-        _haemorrhages: (5, 12),
-        _exudates: (0, 3),
-        _cotton_wool: (0, 4),
+        _aneurysms: (10, 24),
+        _haemorrhages: (7, 16),
+        _exudates: (0, 4),
+        _cotton_wool: (1, 5),
     },
     "proliferative": {
         _aneurysms: (4, 20),
         _haemorrhages: (1, 9),
-        _exudates: (0, 3),
+        _exudates: (0, 4),
         _cotton_wool: (0, 2),
-        _new_vessels: (1, 4),
-        _boat_of_blood: (0, 1),
+        _new_vessels: (3, 6),
+        _boat_of_blood: (0, 2),
     },
 }
 
 
-def _photographed(rng: np.random.Generator, image: Array) -> Array:
+def _photographed(rng: np.random.Generator, image: Array, *, grade: int) -> Array:
     """Return the image under uneven light and haze, in the camera's round or clipped field."""
-    size_px = image.shape[0]
+    size_px = image.shape[-1]
     x, y = canvas.grid(size_px)
     lean = rng.normal(0, 0.12, 2)
     light = rng.uniform(0.65, 1.15) * (1 + lean[0] * x + lean[1] * y)
     light = light * (1 - rng.uniform(0.05, 0.35) * (x**2 + y**2))
-    image = image * light[..., None] * (1 + rng.normal(0, 0.07, 3))
-    haze = rng.uniform(0, 0.25) * rng.random()
+    image = image * light * canvas.tint(1 + rng.normal(0, 0.07, 3))
+    haze = rng.uniform(0, 0.08 + HAZE * grade)
     image = canvas.blend(image, [0.62, 0.55, 0.45], np.full(x.shape, haze))
     image = canvas.blur(np.clip(image, 0, 1) ** rng.uniform(0.8, 1.25), rng.uniform(0, 0.009))
     image = image + rng.normal(0, rng.uniform(0.004, 0.018), image.shape)
     radius, cut = rng.uniform(0.93, 1.02), rng.choice([1.2, rng.uniform(0.78, 0.92)])
     field = canvas.step(radius - np.hypot(x, y), 0.012) * canvas.step(cut - np.abs(y), 0.012)
-    return image * field[..., None]
+    return image * field

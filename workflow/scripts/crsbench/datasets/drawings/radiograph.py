@@ -51,6 +51,9 @@ UNCERTAIN = frozenset(
 UNCERTAIN_PRESENT, UNCERTAIN_ABSENT = 0.15, 0.03
 #: An absent finding is left blank this often, and written as 0 otherwise.
 BLANK = 0.7
+N_RIBS = 9
+#: Densities of an inflated lung and of soft tissue.
+AIR, SOFT_TISSUE = 0.19, 0.60
 STUDIES_PER_PATIENT = (0.5, 0.3, 0.2)
 #: A patient's finding is still there in a later study.
 PERSISTENCE = 0.75
@@ -225,7 +228,12 @@ class _Film:
         """Add density where the mask is 1."""
         self.density += mask * amount
 
-    def fill(self, mask: Array, density: float) -> None:
+    def cloud(self, mask: Array, amount: float) -> None:
+        """Add density where the mask is 1 and air is left: none over heart or fluid."""
+        air = np.clip((SOFT_TISSUE - self.density) / (SOFT_TISSUE - AIR), 0, 1)
+        self.density += mask * air * amount
+
+    def fill(self, mask: Array, density: float | Array) -> None:
         """Raise or lower the density to a value where the mask is 1."""
         self.density = canvas.blend(self.density, density, mask)
 
@@ -260,12 +268,12 @@ def _chest(
     film = _thorax(site, patient_rng, size_px)
     _add_vessels(patient_rng, film)
     _add_bones(patient_rng, film)
-    heart = patient_rng.uniform(0.88, 1.08) * (1.08 if "AP" in signs else 1.0)
+    heart = patient_rng.uniform(0.88, 1.05) * (1.08 if "AP" in signs else 1.0)
     if "Cardiomegaly" in signs:
-        heart *= rng.uniform(1.25, 1.5)
-    wide = "Enlarged Cardiomediastinum" in signs
+        heart *= rng.uniform(1.2, 1.45)
+    widest = rng.uniform(0.16, 0.24) if "Enlarged Cardiomediastinum" in signs else 0.10
+    _add_mediastinum(patient_rng, film, half_width=widest)
     _add_heart(patient_rng, film, scale=heart)
-    _add_mediastinum(patient_rng, film, half_width=rng.uniform(0.20, 0.27) if wide else 0.105)
     return film
 
 
@@ -273,96 +281,111 @@ def _thorax(site: Site, rng: np.random.Generator, size_px: int) -> _Film:
     """Return soft tissue with two lungs."""
     x, y = canvas.grid(size_px)
     half_width, apex = rng.uniform(*site.half_width), rng.uniform(*site.apex)
-    base = rng.uniform(0.42, 0.62)
-    shoulders = -0.92 + 0.45 * np.clip(np.abs(x) - 0.22, 0, None) ** 1.1
-    body = canvas.step(y - shoulders, 0.06)
-    density = body * (0.55 + 0.06 * canvas.cloud(rng, size_px, cells=3, n_octaves=2) * 0.5)
-    rise = np.clip((y - apex) / (0.75 * (base - apex)), 0, 1)
-    outer = half_width * np.sqrt(1 - (1 - rise) ** 2.3)
+    base = rng.uniform(0.42, 0.60)
+    shoulders = -0.95 + 0.5 * np.clip(np.abs(x) - 0.25, 0, None) ** 1.2
+    body = canvas.step(y - shoulders, 0.05)
+    density = body * (0.52 + 0.025 * canvas.cloud(rng, size_px, cells=3, n_octaves=2))
+    rise = np.clip((y - apex) / (0.8 * (base - apex)), 0, 1)
+    outer = half_width * np.sqrt(1 - (1 - rise) ** 2.2)
     lungs, floor = {}, {}
     for side in (-1, 1):
         a = side * x
-        top = base - 0.05 * (side < 0)
-        floor[side] = top + 0.8 * (a - 0.45 * half_width) ** 2
+        dome = base + 0.03 * side
+        floor[side] = dome + 0.75 * (a - 0.40 * half_width) ** 2
         lungs[side] = (
-            canvas.step(outer - a, 0.02)
-            * canvas.step(a - 0.07, 0.03)
-            * canvas.step(floor[side] - y, 0.02)
+            canvas.step(outer - a, 0.03)
+            * canvas.step(a - 0.06, 0.03)
+            * canvas.step(floor[side] - y, 0.025)
         )
     film = _Film(x, y, density, lungs, outer, floor, half_width, apex, base)
+    air = AIR + 0.05 * canvas.noise(rng, size_px, cells=3) * 0.4 + 0.05 * np.exp(-6 * x**2)
     for lung in lungs.values():
-        film.fill(lung, 0.17)
-    abdomen = body * canvas.step(y - np.where(x > 0, floor[1], floor[-1]), 0.03)
-    film.add(abdomen, 0.12)
-    bubble = canvas.ellipse(
-        x, y, centre=[0.35, base + 0.16], radii=[0.14, 0.07], angle=0.2, softness=0.04
-    )
-    film.add(bubble, -0.22 * rng.random())
+        film.fill(lung, air)
+    abdomen = body * canvas.step(y - np.where(x > 0, floor[1], floor[-1]), 0.05)
+    film.add(abdomen, 0.08)
+    place, radii = [0.38, base + 0.16], rng.uniform([0.08, 0.04], [0.16, 0.08])
+    bubble = canvas.ellipses(size_px, place, radii=radii, angles=0.2, softness=0.03)
+    film.add(bubble, -0.2 * rng.random())
     return film
 
 
 def _add_vessels(rng: np.random.Generator, film: _Film) -> None:
     """Add the branching vessels of the lungs, from each hilum outwards."""
     paths, widths = [], []
-    for side in (-1, 1):
-        hilum = np.array([side * 0.16, -0.05])
-        film.add(canvas.disc(film.x, film.y, centre=hilum, radius=0.07, softness=0.06), 0.14)
-        for direction in np.linspace(-1.35, 1.35, 9) + rng.normal(0, 0.1, 9):
+    hila = np.array([[-0.17, -0.06], [0.17, -0.10]])
+    film.add(canvas.dots(film.size_px, hila, [0.065, 0.065], softness=0.07), 0.14)
+    for side, hilum in zip((-1, 1), hila, strict=True):
+        for direction in np.linspace(-1.4, 1.4, 10) + rng.normal(0, 0.1, 10):
             angle = direction if side > 0 else np.pi - direction
             trunk = canvas.walk(rng, start=hilum, angle=angle, length=0.5, wander=0.5)
             paths += [trunk[:6], trunk[5:]]
-            widths += [0.024, 0.013]
-            for node in (5, 8):
+            widths += [0.026, 0.014]
+            for node in (4, 7, 9):
                 turn = angle + _either(rng) * rng.uniform(0.4, 0.8)
                 paths.append(canvas.walk(rng, start=trunk[node], angle=turn, length=0.3, wander=0.5))
                 widths.append(0.010)
-    marks = canvas.blur(canvas.strokes(film.size_px, paths, widths), 0.006)
-    film.add(marks * (film.lungs[-1] + film.lungs[1]), 0.16)
+    marks = canvas.blur(canvas.strokes(film.size_px, paths, widths), 0.011)
+    film.add(marks * (film.lungs[-1] + film.lungs[1]), rng.uniform(0.10, 0.15))
 
 
-def _rib(film: _Film, number: int, a: Array) -> Array:
-    """Return the height at which a posterior rib's middle passes, `a` from the midline."""
-    return film.apex + 0.06 + 0.135 * number + 0.30 * a - 0.55 * np.clip(0.25 - a, 0, None) ** 2
+def _rib(film: _Film, number: int) -> Array:
+    """Return the middle line of a rib (n, 2), on the side +1, from the spine round to the front."""
+    top = film.apex + 0.03 + 0.125 * number
+    reach = film.half_width * np.sqrt(1 - (1 - min(1.0, 0.30 + 0.16 * number)) ** 2.2) + 0.02
+    turn = np.linspace(0, 1, 9)
+    behind = np.stack([0.06 + (reach - 0.06) * turn, top + 0.20 * turn**1.6], axis=1)
+    front = np.stack(
+        [reach - (reach - 0.30) * turn**1.3, top + 0.20 + 0.22 * turn**0.8], axis=1
+    )
+    return np.vstack([behind, front[1:]])
 
 
 def _add_bones(rng: np.random.Generator, film: _Film) -> None:
     """Add ribs, clavicles, shoulder blades and spine."""
-    a = np.abs(film.x)
-    cage = canvas.step(film.outer + 0.05 - a, 0.02) * canvas.step(a - 0.06, 0.03)
-    ribs = np.zeros(a.shape)
-    for number in range(9):
-        behind = film.y - _rib(film, number, a)
-        front = film.y - (film.apex + 0.30 + 0.15 * number - 0.75 * (a - 0.1) ** 2 * 1.2)
-        bone = canvas.step(0.026 - np.abs(behind), 0.010)
-        rim = np.exp(-(((np.abs(behind) - 0.026) / 0.008) ** 2))
-        ribs += bone * 0.085 + rim * 0.03
-        ribs += canvas.step(0.024 - np.abs(front), 0.014) * 0.035 * (number < 6)
-    film.add(ribs * cage, rng.uniform(0.8, 1.2))
-    ends = np.array([[0.07, -0.55], [0.30, -0.60], [0.66, -0.74]]) + [0, film.apex + 0.75]
+    behind, front = [], []
+    for number in range(N_RIBS):
+        for side in (-1, 1):
+            rib = _rib(film, number) * [side, 1]
+            behind.append(rib[:10])
+            front += [rib[8:]] if number < N_RIBS - 3 else []
+    bones = 0.6 * canvas.strokes(film.size_px, behind, [0.052] * len(behind))
+    for edge in (-0.024, 0.024):
+        rims = [rib + [0, edge] for rib in behind]
+        bones += 0.4 * canvas.strokes(film.size_px, rims, [0.012] * len(rims))
+    bones += 0.4 * canvas.strokes(film.size_px, front, [0.05] * len(front))
+    film.add(canvas.blur(bones, 0.006), rng.uniform(0.09, 0.15))
+    collar = np.array([[0.06, 0.22], [0.25, 0.16], [0.45, 0.13], [0.70, 0.02]]) + [0, film.apex]
+    blade = np.array([[0.64, -0.6], [0.97, -0.55], [0.84, 0.0]])
     for side in (-1, 1):
-        film.add(canvas.strokes(film.size_px, [ends * [side, 1]], [0.055]), 0.13)
-    blade = np.array([[0.62, -0.6], [0.95, -0.55], [0.80, 0.05]])
-    for side in (-1, 1):
-        film.add(canvas.blur(canvas.polygon(film.size_px, blade * [side, 1]), 0.02), 0.06)
-    vertebrae = 0.6 + 0.4 * np.tanh(3 * np.cos(2 * np.pi * film.y / 0.13))
-    film.add(canvas.step(0.07 - a, 0.015) * vertebrae, 0.07)
-
-
-def _add_heart(rng: np.random.Generator, film: _Film, *, scale: float) -> None:
-    radii = np.array([0.30, 0.25]) * scale
-    centre = [0.11 + 0.06 * (scale - 1), film.base - 0.17 * scale - 0.02]
-    heart = canvas.ellipse(
-        film.x, film.y, centre=centre, radii=radii, angle=0.55, softness=0.025
-    )
-    film.fill(heart * (film.y < 2), 0.62 + rng.uniform(-0.03, 0.03))
+        clavicle = canvas.strokes(film.size_px, [collar * [side, 1]], [0.055])
+        film.add(canvas.blur(clavicle, 0.008), 0.11)
+        film.add(canvas.blur(canvas.polygon(film.size_px, blade * [side, 1]), 0.03), 0.05)
+    vertebrae = 0.7 + 0.3 * np.tanh(3 * np.cos(2 * np.pi * film.y / 0.13))
+    film.add(canvas.step(0.07 - np.abs(film.x), 0.02) * vertebrae, 0.05)
 
 
 def _add_mediastinum(rng: np.random.Generator, film: _Film, *, half_width: float) -> None:
-    bulge = half_width * (1 + 0.12 * np.sin(6 * film.y + rng.uniform(0, 6)))
-    strip = canvas.step(bulge - np.abs(film.x), 0.03) * canvas.step(0.35 - film.y, 0.15)
-    knob = canvas.disc(film.x, film.y, centre=[half_width, -0.28], radius=0.06, softness=0.02)
-    film.fill(np.maximum(strip, knob) * canvas.step(film.y - film.apex + 0.05, 0.1), 0.60)
-    film.add(canvas.step(0.03 - np.abs(film.x), 0.015) * canvas.step(-0.2 - film.y, 0.05), -0.10)
+    """Add the great vessels above the heart, with the aortic knob, and the windpipe's air."""
+    flare = half_width * (1 + 0.25 * np.clip((film.y + 0.3) / 0.5, -0.6, 1))
+    bulge = flare * (1 + 0.06 * np.sin(7 * film.y + rng.uniform(0, 6)))
+    strip = canvas.step(bulge - np.abs(film.x), 0.035) * canvas.step(0.4 - film.y, 0.2)
+    place, radii = [half_width * 0.85, -0.30], rng.uniform([0.05, 0.06], [0.075, 0.09])
+    knob = canvas.ellipses(film.size_px, place, radii=radii, softness=0.025)
+    film.fill(np.maximum(strip, knob) * canvas.step(film.y - film.apex + 0.1, 0.15) * 0.92, 0.56)
+    windpipe = canvas.step(0.028 - np.abs(film.x), 0.015) * canvas.step(-0.22 - film.y, 0.05)
+    film.add(windpipe, -0.09)
+
+
+def _add_heart(rng: np.random.Generator, film: _Film, *, scale: float) -> None:
+    """Add the heart: a tilted oval to the patient's left and the right atrium's bulge."""
+    tilt = rng.uniform(0.45, 0.75)
+    places = np.array([[0.13, -0.17], [-0.05, -0.17]]) * scale + [0.02, film.base - 0.01]
+    radii = np.array([[0.33, 0.23], [0.20, 0.16]]) * scale
+    heart = canvas.ellipses(
+        film.size_px, places, radii=radii, angles=[tilt, 1.4], softness=0.03
+    )
+    depth = canvas.blur(heart, 0.05)
+    film.fill(heart * 0.92, 0.50 + 0.12 * depth + rng.uniform(-0.02, 0.02))
 
 
 # Signs: each adds one finding to the film.
@@ -372,18 +395,18 @@ def _haze(rng: np.random.Generator, film: _Film) -> None:
     """Add an unspecific veil over a part of one lung."""
     side = _either(rng)
     centre = film.within(rng, side, across=(0.3, 0.7), down=(0.25, 0.8))
-    veil = canvas.ellipse(
-        film.x, film.y, centre=centre, radii=rng.uniform(0.18, 0.3, 2), angle=0, softness=0.12
-    )
-    film.add(veil * film.lungs[side], rng.uniform(0.10, 0.18))
+    radii = rng.uniform(0.18, 0.3, 2)
+    veil = canvas.ellipses(film.size_px, centre, radii=radii, softness=0.12)
+    film.cloud(veil * film.lungs[side], rng.uniform(0.10, 0.18))
 
 
 def _nodules(rng: np.random.Generator, film: _Film) -> None:
     """Add one to three round nodules."""
     for _ in range(int(rng.integers(1, 4))):
         centre = film.within(rng, _either(rng), across=(0.2, 0.85), down=(0.2, 0.85))
-        radius = rng.uniform(0.045, 0.095)
-        film.add(canvas.disc(film.x, film.y, centre=centre, radius=radius, softness=0.012), 0.24)
+        radii = rng.uniform(0.04, 0.10) * rng.uniform(0.85, 1.15, 2)
+        nodule = canvas.ellipses(film.size_px, centre, radii=radii, softness=0.016)
+        film.cloud(nodule, rng.uniform(0.20, 0.34))
 
 
 def _edema(rng: np.random.Generator, film: _Film) -> None:
@@ -392,7 +415,7 @@ def _edema(rng: np.random.Generator, film: _Film) -> None:
     strength = rng.uniform(0.16, 0.28)
     for side in (-1, 1):
         wing = np.exp(-(((side * film.x - 0.25) / 0.2) ** 2 + ((film.y + 0.02) / 0.3) ** 2))
-        film.add(wing * grain * film.lungs[side], strength)
+        film.cloud(wing * grain * film.lungs[side], strength)
         lines = []
         for height in film.base - rng.uniform(0.02, 0.35, 8):
             end = side * (film.half_width - 0.01)
@@ -422,7 +445,7 @@ def _consolidation(rng: np.random.Generator, film: _Film) -> None:
         for turn in away + np.array([-0.5, -0.1, 0.3])
     ]
     air = canvas.strokes(film.size_px, bronchi, [0.018] * 3)
-    film.add(lobe * (1 - 0.8 * air), rng.uniform(0.24, 0.34))
+    film.cloud(lobe * (1 - 0.8 * air), rng.uniform(0.24, 0.34))
 
 
 def _pneumonia(rng: np.random.Generator, film: _Film) -> None:
@@ -431,7 +454,7 @@ def _pneumonia(rng: np.random.Generator, film: _Film) -> None:
     hub = film.within(rng, side, across=(0.3, 0.7), down=(0.35, 0.9))
     near = np.exp(-((film.x - hub[0]) ** 2 + (film.y - hub[1]) ** 2) / 0.05)
     fluff = canvas.step(canvas.cloud(rng, film.size_px, cells=13) * near, 0.6)
-    film.add(fluff * near * film.lungs[side], rng.uniform(0.30, 0.42))
+    film.cloud(fluff * near * film.lungs[side], rng.uniform(0.36, 0.50))
 
 
 def _atelectasis(rng: np.random.Generator, film: _Film) -> None:
@@ -444,20 +467,22 @@ def _atelectasis(rng: np.random.Generator, film: _Film) -> None:
             end = max(end, start + 0.25)
             slope = rng.uniform(-0.2, 0.15) * (end - start)
             bands.append(np.array([[side * start, height], [side * end, height + slope]]))
-        plates = canvas.strokes(film.size_px, bands, rng.uniform(0.025, 0.045, n_bands))
-        film.add(canvas.blur(plates, 0.006) * film.lungs[side], 0.24)
+        plates = canvas.strokes(film.size_px, bands, rng.uniform(0.03, 0.05, n_bands))
+        film.cloud(canvas.blur(plates, 0.006) * film.lungs[side], 0.34)
 
 
 def _pneumothorax(rng: np.random.Generator, film: _Film) -> None:
-    """Add air round a collapsed lung: no vessels outside a thin bright line."""
-    side = _either(rng)
-    gap = rng.uniform(0.10, 0.24)
-    shrunk = (film.outer - side * film.x) / gap - 1
-    apical = (film.y - film.apex) / (1.6 * gap) - 1
-    inside = np.minimum(shrunk, apical) - 0.6 * np.clip(film.y - 0.15, 0, None) * -3
-    outside = canvas.step(-inside, 0.06) * film.lungs[side]
-    film.density = canvas.blend(film.density, canvas.blur(film.density, 0.05) - 0.07, outside * 0.8)
-    film.add(np.exp(-((inside * gap / 0.012) ** 2)) * film.lungs[side], 0.17)
+    """Add air over a collapsed lung: no vessels beyond a thin bright line."""
+    side, gap = _either(rng), rng.uniform(0.09, 0.22)
+    a = side * film.x
+    narrowing = gap * np.clip(1 - (film.y - film.apex) / 1.5, 0, 1)
+    below_apex = np.clip((film.y - film.apex - 1.5 * gap) / (film.base - film.apex), 0, 1)
+    edge = (film.half_width - narrowing) * np.sqrt(1 - (1 - below_apex) ** 3)
+    beyond = canvas.step(a - edge, 0.03) * film.lungs[side]
+    smooth = canvas.blur(film.density, 0.06) - 0.06
+    film.density = canvas.blend(film.density, smooth, beyond * 0.8)
+    line = np.exp(-(((a - edge) / 0.012) ** 2)) * (below_apex > 0)
+    film.add(line * film.lungs[side], 0.15)
 
 
 def _effusion(rng: np.random.Generator, film: _Film) -> None:
@@ -466,7 +491,7 @@ def _effusion(rng: np.random.Generator, film: _Film) -> None:
         height = rng.uniform(0.08, 0.38)
         climb = np.clip(side * film.x / film.half_width, 0, 1) ** 3
         level = film.base + 0.08 - height - 0.22 * climb
-        film.fill(canvas.step(film.y - level, 0.05) * film.lungs[side] * 0.9, 0.62)
+        film.fill(canvas.step(film.y - level, 0.05) * film.lungs[side] * 0.9, SOFT_TISSUE)
 
 
 def _pleural_plaques(rng: np.random.Generator, film: _Film) -> None:
@@ -479,28 +504,23 @@ def _pleural_plaques(rng: np.random.Generator, film: _Film) -> None:
     film.add(rind, 0.26)
     where = [film.within(rng, side, across=(0.35, 0.9), down=(0.3, 0.9)) for _ in range(3)]
     for centre in where:
-        plaque = canvas.ellipse(
-            film.x,
-            film.y,
-            centre=centre,
-            radii=[rng.uniform(0.05, 0.09), 0.02],
-            angle=rng.uniform(0, np.pi),
-            softness=0.008,
-        )
-        film.add(plaque, 0.24)
+        radii = [rng.uniform(0.05, 0.09), 0.02]
+        angle = rng.uniform(0, np.pi)
+        film.add(canvas.ellipses(film.size_px, centre, radii=radii, angles=angle), 0.24)
 
 
 def _fractures(rng: np.random.Generator, film: _Film) -> None:
-    """Break two to four neighbouring ribs: a dark gap and a displaced bright end."""
-    side, first = _either(rng), int(rng.integers(1, 4))
-    a = film.half_width * rng.uniform(0.55, 0.8)
-    for number in range(first, first + int(rng.integers(2, 5))):
-        place = a + rng.normal(0, 0.03)
-        height = float(_rib(film, number, np.asarray(place)))
-        gap = np.array([[place - 0.015, height - 0.05], [place + 0.015, height + 0.05]])
-        end = np.array([[place + 0.01, height + 0.045], [place + 0.16, height + 0.10]])
-        film.add(canvas.strokes(film.size_px, [gap * [side, 1]], [0.022]), -0.14)
-        film.add(canvas.strokes(film.size_px, [end * [side, 1]], [0.045]), 0.17)
+    """Break two to four neighbouring ribs: a dark gap and a displaced end."""
+    side, first = _either(rng), int(rng.integers(1, 5))
+    node = int(rng.integers(4, 7))
+    for number in range(first, min(first + int(rng.integers(2, 5)), N_RIBS)):
+        rib = _rib(film, number) * [side, 1]
+        along = rib[node + 1] - rib[node]
+        across = np.array([-along[1], along[0]]) / np.hypot(*along) * 0.05
+        gap = np.stack([rib[node] - across, rib[node] + across])
+        end = rib[node : node + 3] + across * _either(rng)
+        film.add(canvas.strokes(film.size_px, [gap], [0.024]), -0.14)
+        film.add(canvas.blur(canvas.strokes(film.size_px, [end], [0.05]), 0.008), 0.18)
 
 
 def _devices(rng: np.random.Generator, film: _Film) -> None:
@@ -527,9 +547,7 @@ def _central_line(rng: np.random.Generator, film: _Film) -> None:
 
 def _pacemaker(rng: np.random.Generator, film: _Film) -> None:
     x0, y0 = rng.uniform(0.45, 0.58), rng.uniform(-0.52, -0.40)
-    can = canvas.ellipse(
-        film.x, film.y, centre=[x0, y0], radii=[0.11, 0.09], angle=0.4, softness=0.012
-    )
+    can = canvas.ellipses(film.size_px, [x0, y0], radii=[0.11, 0.09], angles=0.4)
     film.fill(can, 1.0)
     leads = [
         np.array([[x0, y0], [0.25, -0.58], [0.0, -0.35], [-0.08, 0.0], tip])
@@ -599,13 +617,14 @@ def _exposed(site: Site, rng: np.random.Generator, film: _Film) -> Array:
 def _placed(rng: np.random.Generator, density: Array) -> Array:
     """Return the film turned, shifted and scaled a little, as patients stand or lie."""
     size_px = density.shape[0]
-    turn, scale = rng.normal(0, 0.045), rng.uniform(0.92, 1.08)
+    margin = size_px // 5
+    turn, scale = rng.normal(0, 0.045), rng.uniform(0.90, 1.05)
     c, s = scale * np.cos(turn), scale * np.sin(turn)
     half = size_px / 2
-    dx, dy = half * (1 + rng.normal(0, 0.04, 2))
+    dx, dy = margin + half * (1 + rng.normal(0, 0.04, 2))
     coefficients = (c, -s, dx - c * half + s * half, s, c, dy - s * half - c * half)
-    film = Image.fromarray(np.pad(density, 0).astype(np.float32))
+    film = Image.fromarray(np.pad(density, margin, mode="edge").astype(np.float32))
     moved = film.transform(
-        film.size, Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC
+        (size_px, size_px), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC
     )
     return np.asarray(moved, dtype=np.float64)

@@ -8,13 +8,16 @@ opens a socket.
 
 import hashlib
 import importlib.util
+import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from crsbench.encoders.cards import (
@@ -26,6 +29,7 @@ from crsbench.encoders.cards import (
 )
 from crsbench.errors import WeightsError
 from crsbench.files import sha256_file
+from crsbench.provenance import digest
 
 State = dict[str, torch.Tensor]
 TIMEOUT_S = 30
@@ -51,7 +55,7 @@ def fetch(card: EncoderCard) -> tuple[Path, Source]:
     weights = card.weights
     if isinstance(weights, HubWeights):
         path = fetch_from_hub(card, weights.file)
-        place = f"{weights.repo}@{weights.revision}/{weights.file}"
+        place = f"{weights.repo}@{_commit(path) or weights.revision}/{weights.file}"
         _check_md5(path, weights.md5, card.name)
     elif isinstance(weights, PackageWeights):
         path, place = _in_package(weights, card.name), f"{weights.package}/{weights.file}"
@@ -77,6 +81,12 @@ def check_sha256(path: Path, expected: str | None, name: str) -> str:
     return found
 
 
+def _commit(path: Path) -> str | None:
+    """Return the commit that a path in the hub's cache belongs to."""
+    parts = path.parts
+    return parts[parts.index("snapshots") + 1] if "snapshots" in parts else None
+
+
 def _check_md5(path: Path, expected: str | None, name: str) -> None:
     if expected is None:
         return
@@ -95,9 +105,7 @@ def fetch_from_hub(card: EncoderCard, file: str) -> Path:
         raise WeightsError(f"{card.name}: weights of kind {weights.kind} have no hub repository")
     try:
         return Path(
-            hf_hub_download(
-                weights.repo, file, revision=weights.revision, etag_timeout=TIMEOUT_S
-            )
+            hf_hub_download(weights.repo, file, revision=weights.revision, etag_timeout=TIMEOUT_S)
         )
     except errors.GatedRepoError as error:
         page = card.gated or f"https://huggingface.co/{weights.repo}"
@@ -180,9 +188,109 @@ def read_checkpoint(path: Path, name: str, *, safe_globals: Iterable[Any] = ()) 
         raise WeightsError(f"{name}: {path}: cannot be read safely: {reason}") from error
 
 
-def select(state: Mapping[str, torch.Tensor], prefix: str) -> State:
-    """Return the tensors below a prefix, without it."""
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+def below(state: Mapping[str, torch.Tensor], prefix: str, *, ignored: str, owner: str) -> State:
+    """Return the tensors below a prefix, without it.
+
+    Parameters
+    ----------
+    state
+        A whole checkpoint.
+    prefix
+        Start of the names that are wanted.
+    ignored
+        Regular expression of the names that belong to other parts of the release.
+    owner
+        What an error calls the encoder.
+
+    Raises
+    ------
+    WeightsError
+        Nothing is below the prefix, or a name is neither wanted nor one of the ignored.
+    """
+    found = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    others = [key for key in state if not key.startswith(prefix)]
+    unknown = sorted(key for key in others if not re.fullmatch(ignored, key))
+    if unknown:
+        raise WeightsError(f"{owner}: surplus in the checkpoint: {listed(unknown)}")
+    if not found:
+        raise WeightsError(f"{owner}: nothing in the checkpoint is below {prefix!r}")
+    return found
+
+
+def renamed(state: Mapping[str, torch.Tensor], rules: Iterable[tuple[str, str]]) -> State:
+    """Return the tensors with every rule (pattern, replacement) applied to their names in turn."""
+    names = {name: name for name in state}
+    for pattern, replacement in rules:
+        names = {old: re.sub(pattern, replacement, new) for old, new in names.items()}
+    return {names[name]: tensor for name, tensor in state.items()}
+
+
+def read_sharded(card: EncoderCard, wanted: str) -> tuple[State, Source]:
+    """Read the tensors whose names match out of the shards of an index file, and no others.
+
+    Only the shards that hold such tensors are fetched; a tensor that is not wanted never comes
+    into memory.
+
+    Parameters
+    ----------
+    card
+        A card whose weights file is a ``*.safetensors.index.json``.
+    wanted
+        Regular expression of the full names.
+    """
+    index, source = fetch(card)
+    places: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    shards = sorted({shard for name, shard in places.items() if re.fullmatch(wanted, name)})
+    if not shards:
+        raise WeightsError(f"{card.name}: {index}: no tensor is called like {wanted}")
+    state: State = {}
+    digests = []
+    for shard in shards:
+        path = _shard(card, index, shard)
+        digests.append(check_sha256(path, _shard_sha256(card).get(shard), card.name))
+        state |= read_matching(path, wanted)
+    place = source.description.rpartition("/")[0]
+    whole = digests[0] if len(digests) == 1 else digest(*digests)
+    return state, Source(f"{place}/{'+'.join(shards)}", whole)
+
+
+def _shard(card: EncoderCard, index: Path, shard: str) -> Path:
+    if isinstance(card.weights, HubWeights):
+        return fetch_from_hub(card, shard)
+    path = index.parent / shard
+    if not path.is_file():
+        raise WeightsError(f"{card.name}: {path}: the index names this shard, but it is not here")
+    return path
+
+
+def _shard_sha256(card: EncoderCard) -> dict[str, str]:
+    return card.weights.shard_sha256 if isinstance(card.weights, HubWeights) else {}
+
+
+def read_matching(path: Path, wanted: str) -> State:
+    """Read the tensors of a safetensors file whose names match, and no others."""
+    with safe_open(path, framework="pt") as handle:
+        names = [name for name in handle.keys() if re.fullmatch(wanted, name)]  # noqa: SIM118
+        return {name: handle.get_tensor(name) for name in names}
+
+
+def configuration(card: EncoderCard, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of the card's architecture, with the card's options over them."""
+    if card.architecture not in known:
+        raise WeightsError(
+            f"{card.name}: unknown architecture {card.architecture!r}; the loader {card.loader} "
+            f"has {', '.join(known)}"
+        )
+    return {**known[card.architecture], **card.options}
+
+
+def require_pool(card: EncoderCard, *pools: str) -> None:
+    """Refuse a feature that the loader does not offer."""
+    if card.feature.pool not in pools:
+        raise WeightsError(
+            f"{card.name}: the loader {card.loader} has no feature.pool = {card.feature.pool}; "
+            f"it has {', '.join(pools)}"
+        )
 
 
 def without(state: Mapping[str, torch.Tensor], names: Iterable[str], owner: str) -> State:

@@ -11,7 +11,9 @@ from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders import checkpoint
+from crsbench.errors import WeightsError
 
+ARCHITECTURE = "colour_and_texture_statistics"
 QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)
 LUMA = np.array((0.299, 0.587, 0.114))
 N_SCALES = 4
@@ -36,6 +38,10 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
 
 def build(card: EncoderCard) -> nn.Module:
     """Return the baseline as a module."""
+    if card.architecture != ARCHITECTURE:
+        raise WeightsError(
+            f"{card.name}: architecture {card.architecture!r}, but this loader has {ARCHITECTURE!r}"
+        )
     return Statistics()
 
 

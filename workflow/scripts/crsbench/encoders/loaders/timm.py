@@ -17,12 +17,10 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
     the number of classes differs), and the head is removed afterwards.
     """
     if isinstance(card.weights, RandomWeights):
-        seed = card.weights.seed
-        state = untrained.untrained_state(build(card), seed=seed)
-        return state, checkpoint.Source(f"untrained, seed {seed}", "")
+        return untrained.load_source(build(card), card.weights)
     path, source = checkpoint.fetch(card)
     model = _create(card, pretrained_cfg_overlay={"file": str(path), "custom_load": False})
-    model.reset_classifier(0)
+    model.reset_classifier(0)  # drops the projection of a CLIP tower, too
     return dict(model.state_dict()), source
 
 
@@ -32,7 +30,7 @@ def build(card: EncoderCard) -> nn.Module:
     return _with_pool(model, card)
 
 
-def _create(card: EncoderCard, **extra: Any) -> nn.Module:
+def _create(card: EncoderCard, **extra: Any) -> Any:
     pretrained = "pretrained_cfg_overlay" in extra
     try:
         return timm.create_model(

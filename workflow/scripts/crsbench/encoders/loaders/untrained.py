@@ -12,13 +12,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from crsbench.encoders.cards import RandomWeights
+from crsbench.encoders.loaders.checkpoint import Source, State
 from crsbench.provenance import generator
 
 
-def untrained_state(module: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:
-    """Return a state for `module`, drawn from `seed`."""
-    state = module.state_dict()
-    return {name: _drawn(name, tensor, seed) for name, tensor in state.items()}
+def load_source(module: nn.Module, weights: RandomWeights) -> tuple[State, Source]:
+    """Return a state for `module` drawn from the seed, and its description."""
+    seed = weights.seed
+    state = {name: _drawn(name, tensor, seed) for name, tensor in module.state_dict().items()}
+    return state, Source(f"untrained, seed {seed}", "")
 
 
 def _drawn(name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:

@@ -1,0 +1,271 @@
+"""The weights stage on encoders that need no download, and on damaged checkpoints."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+import timm  # noqa: E402
+from PIL import Image  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from crsbench.encoders.cards import EncoderCard, input_px, load_cards  # noqa: E402
+from crsbench.encoders.loaders import checkpoint, efficientnet_lite  # noqa: E402
+from crsbench.encoders.transforms import build_transform  # noqa: E402
+from crsbench.encoders.weights import (  # noqa: E402
+    available_loaders,
+    load_encoder,
+    loader_module,
+    read_weights_metadata,
+    write_weights,
+)
+from crsbench.errors import WeightsError  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+CARDS = load_cards([ROOT / "config" / "encoders.yaml"])
+LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+TINY = ("tiny_vit", "tiny_resnet", "tiny_statistics")
+
+
+def edited(card: EncoderCard, **changes: object) -> EncoderCard:
+    return EncoderCard.model_validate({**card.model_dump(), **changes})
+
+
+def checkpoint_card(path: Path, **changes: object) -> EncoderCard:
+    weights = {"kind": "file", "path": str(path)}
+    return edited(CARDS["tiny_vit"], **{"weights": weights, **changes})
+
+
+@pytest.fixture(scope="module")
+def tiny_checkpoint(tmp_path_factory) -> Path:
+    """Write a released checkpoint of the micro ViT, with a classifier of 1,000 classes."""
+    path = tmp_path_factory.mktemp("released") / "test_vit.safetensors"
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_vit", img_size=64, num_classes=1000).state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_features_have_the_declared_dimension(name, tmp_path):
+    card, path = CARDS[name], tmp_path / "weights.safetensors"
+    metadata = write_weights(card, path)
+    assert metadata == read_weights_metadata(path)
+    encoder = load_encoder(card, path)
+    side = input_px(card)
+    with torch.inference_mode():
+        features = encoder.module(torch.rand(2, 3, side, side))
+    assert features.shape == (2, card.feature.dim)
+    assert encoder.weights_digest == metadata["weights_digest"]
+    assert not encoder.module.training
+    assert not any(parameter.requires_grad for parameter in encoder.module.parameters())
+
+
+@pytest.mark.parametrize("name", LITE)
+def test_package_weights_load_strictly_and_their_digest_is_recorded(name, tmp_path):
+    card, path = CARDS[name], tmp_path / "weights.safetensors"
+    metadata = write_weights(card, path)
+    assert metadata["source_sha256"] == card.weights.sha256
+    assert metadata["licence"] == "Apache-2.0"
+    expected = timm.create_model(card.architecture, num_classes=0).state_dict()
+    assert {k: v.shape for k, v in load_file(path).items()} == {
+        k: v.shape for k, v in expected.items()
+    }
+
+
+def photograph() -> np.ndarray:
+    """Return a real photograph that a dependency ships: the portrait of a naval officer."""
+    import matplotlib
+
+    path = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
+    if not path.is_file():
+        pytest.skip("matplotlib is installed without its sample photograph")
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+@pytest.mark.parametrize("name", LITE)
+def test_package_weights_recognise_a_military_uniform(name):
+    card = CARDS[f"{name}_224"]
+    path, _ = checkpoint.fetch(card)
+    classifier = timm.create_model(card.architecture)
+    state = efficientnet_lite.renamed(checkpoint.read_checkpoint(path, name), classifier)
+    classifier.load_state_dict(state, strict=True)
+    batch = build_transform(card.transform)(photograph())[None]
+    with torch.inference_mode():
+        logits = classifier.eval()(batch)[0]
+    military_uniform = 652
+    assert military_uniform in logits.topk(3).indices
+
+
+def test_features_of_package_weights_are_what_the_classifier_reads(tmp_path):
+    card, path = CARDS["efficientnet_lite0_224"], tmp_path / "weights.safetensors"
+    write_weights(card, path)
+    batch = build_transform(card.transform)(photograph())[None]
+    source, _ = checkpoint.fetch(card)
+    classifier = timm.create_model(card.architecture)
+    state = efficientnet_lite.renamed(checkpoint.read_checkpoint(source, "x"), classifier)
+    classifier.load_state_dict(state)
+    with torch.inference_mode():
+        features = load_encoder(card, path).module(batch)
+        head = classifier.classifier(features)
+        expected = classifier.eval()(batch)
+    torch.testing.assert_close(head, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("old", ["_conv_stem.weight", "_blocks.3._bn1.running_var", "_fc.bias"])
+def test_a_renamed_tensor_of_a_package_is_refused_by_name(old, monkeypatch, tmp_path):
+    read = checkpoint.read_checkpoint
+
+    def renamed(path, name):
+        return {key.replace(old, f"{old}x"): value for key, value in read(path, name).items()}
+
+    monkeypatch.setattr(checkpoint, "read_checkpoint", renamed)
+    with pytest.raises(WeightsError, match=r"missing .*surplus .*x"):
+        write_weights(CARDS["efficientnet_lite0"], tmp_path / "weights.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_released_checkpoint_loses_its_head_and_nothing_else(tiny_checkpoint, tmp_path):
+    card, path = checkpoint_card(tiny_checkpoint), tmp_path / "weights.safetensors"
+    metadata = write_weights(card, path)
+    released, stored = load_file(tiny_checkpoint), load_file(path)
+    assert set(released) - set(stored) == {"head.weight", "head.bias"}
+    assert all(torch.equal(stored[key], released[key]) for key in stored)
+    assert metadata["source_sha256"] == hashlib.sha256(tiny_checkpoint.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("fault", ["renamed", "missing", "surplus"])
+@pytest.mark.parametrize("key", ["blocks.0.attn.qkv.weight", "norm.bias"])
+def test_a_checkpoint_with_other_tensors_is_refused_by_name(fault, key, tiny_checkpoint, tmp_path):
+    state = load_file(tiny_checkpoint)
+    tensor = state[key] if fault == "surplus" else state.pop(key)
+    if fault != "missing":
+        state[f"{key}_other"] = tensor.clone()
+    damaged = tmp_path / "damaged.safetensors"
+    save_file(state, damaged)
+    named = key if fault != "surplus" else f"{key}_other"
+    with pytest.raises(WeightsError, match=named):
+        write_weights(checkpoint_card(damaged), tmp_path / "weights.safetensors")
+    assert not (tmp_path / "weights.safetensors").exists()
+
+
+def test_a_checkpoint_of_another_size_is_refused(tiny_checkpoint, tmp_path):
+    card = checkpoint_card(tiny_checkpoint, architecture="test_vit2")
+    with pytest.raises(WeightsError, match="tiny_vit: timm test_vit2"):
+        write_weights(card, tmp_path / "weights.safetensors")
+
+
+def test_a_wrong_digest_is_refused(tiny_checkpoint, tmp_path):
+    weights = {"kind": "file", "path": str(tiny_checkpoint), "sha256": "0" * 64}
+    with pytest.raises(WeightsError, match=r"SHA-256 is [0-9a-f]{64}, expected 0{64}"):
+        write_weights(checkpoint_card(tiny_checkpoint, weights=weights), tmp_path / "w.safetensors")
+
+
+def test_a_missing_checkpoint_is_named(tmp_path):
+    with pytest.raises(WeightsError, match=r"absent\.pth: no such checkpoint"):
+        write_weights(checkpoint_card(tmp_path / "absent.pth"), tmp_path / "w.safetensors")
+
+
+def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return (exec, ("raise SystemExit('the pickle ran')",))
+
+    path = tmp_path / "evil.pth"
+    torch.save({"state": Payload()}, path)
+    with pytest.raises(WeightsError, match="cannot be read safely"):
+        checkpoint.read_checkpoint(path, "x")
+
+
+def test_a_card_without_a_loader_module_says_which_there_are(tmp_path):
+    card = edited(CARDS["tiny_vit"], loader="no_such")
+    with pytest.raises(WeightsError, match=r"no loader 'no_such'; available: .*timm"):
+        write_weights(card, tmp_path / "weights.safetensors")
+    assert loader_module(card) == "encoders.loaders.no_such"
+
+
+def test_available_loaders_are_those_that_build():
+    assert {"timm", "efficientnet_lite", "statistics"} <= set(available_loaders())
+    assert not {"checkpoint", "untrained"} & set(available_loaders())
+
+
+@pytest.mark.parametrize("fault", ["renamed", "truncated", "absent"])
+def test_a_weights_file_that_is_not_the_encoders_is_refused(fault, tmp_path):
+    card, path = CARDS["tiny_vit"], tmp_path / "weights.safetensors"
+    metadata = write_weights(card, path)
+    if fault == "renamed":
+        state = load_file(path)
+        state["blocks.0.attn.other"] = state.pop("blocks.0.attn.qkv.weight")
+        save_file(state, path, metadata=metadata)
+    elif fault == "truncated":
+        path.write_bytes(path.read_bytes()[:1000])
+    else:
+        path.unlink()
+    message = {
+        "renamed": "missing blocks.0.attn.qkv.weight, surplus blocks.0.attn.other",
+        "truncated": "damaged weights file",
+        "absent": "no such weights file",
+    }
+    with pytest.raises(WeightsError, match=message[fault]):
+        load_encoder(card, path)
+
+
+@pytest.mark.parametrize("pool", ["mean", "projected", "cls"])
+def test_a_pool_that_an_architecture_does_not_have_is_refused(pool, tmp_path):
+    card = edited(CARDS["tiny_resnet"], feature={"pool": pool})
+    with pytest.raises(WeightsError, match=r"use pool: pooled|no projected feature"):
+        write_weights(card, tmp_path / "weights.safetensors")
+
+
+def test_the_class_token_and_the_mean_of_the_patches_are_what_they_say(tmp_path):
+    card, path = CARDS["tiny_vit"], tmp_path / "weights.safetensors"
+    write_weights(card, path)
+    mean = edited(card, feature={"pool": "mean"})
+    batch = torch.rand(2, 3, 64, 64)
+    module = load_encoder(card, path).module
+    with torch.inference_mode():
+        tokens = module.forward_features(batch)
+        torch.testing.assert_close(module(batch), tokens[:, 0])
+        averaged = load_encoder(mean, path).module(batch)
+    torch.testing.assert_close(averaged, tokens[:, 1:].mean(dim=1))
+
+
+def test_untrained_weights_come_from_the_seed_alone(tmp_path):
+    card = CARDS["tiny_resnet"]
+    torch.manual_seed(1)
+    first = write_weights(card, tmp_path / "a.safetensors")
+    torch.manual_seed(2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    second = write_weights(card, tmp_path / "b.safetensors")
+    torch.set_num_threads(before)
+    other = edited(card, weights={"kind": "random", "seed": 1})
+    third = write_weights(other, tmp_path / "c.safetensors")
+    assert first["weights_digest"] == second["weights_digest"] != third["weights_digest"]
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_untrained_weights_keep_signals_apart(tmp_path):
+    for name in ("tiny_vit", "tiny_resnet"):
+        path = tmp_path / f"{name}.safetensors"
+        write_weights(CARDS[name], path)
+        module = load_encoder(CARDS[name], path).module
+        with torch.inference_mode():
+            features = module(torch.rand(8, 3, 64, 64) * 2 - 1)
+        assert torch.isfinite(features).all()
+        assert features.std(dim=0).mean() > 0.01 * features.abs().mean()
+
+
+def test_cards_load_without_torch():
+    code = (
+        "import sys; from crsbench.encoders.cards import load_cards; "
+        f"load_cards([{str(ROOT / 'config' / 'encoders.yaml')!r}]); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    scripts = str(ROOT / "workflow" / "scripts")
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": scripts})

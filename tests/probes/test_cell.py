@@ -1,0 +1,292 @@
+"""All fits of a cell: each distinct one once, every set scored, failures typed."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pytest
+
+from crsbench.errors import DataError
+from crsbench.features.table import write_features
+from crsbench.files import read_parquet, write_parquet
+from crsbench.probes.cell import (
+    FITS,
+    EvaluatedSet,
+    TrainingSide,
+    predictions_schema,
+    probe_cell,
+    read_evaluated_sets,
+)
+from crsbench.probes.logistic import fit_logistic
+
+FRACTIONS = (0.25, 1.0)
+SEEDS = (3, 4)
+N_TRAIN, N_TEST, N_FEATURES, N_CLASSES = 24, 6, 5, 3
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(11)
+
+
+@pytest.fixture
+def train(rng):
+    features = rng.normal(3, 2, size=(N_TRAIN, N_FEATURES)).astype(np.float32)
+    names = [f"train{i:02d}" for i in range(N_TRAIN)]
+    return TrainingSide(names, features, np.arange(N_TRAIN) % N_CLASSES)
+
+
+@pytest.fixture
+def evaluated(rng):
+    def one(target, side, perturbation, severity):
+        features = rng.normal(3, 2, size=(N_TEST, N_FEATURES)).astype(np.float32)
+        names = [f"{target}-{side}{i}" for i in range(N_TEST)]
+        return EvaluatedSet(target, side, perturbation, severity, names, features)
+
+    return [
+        one("own", "calibration", "clean", 0),
+        one("own", "test", "clean", 0),
+        one("own", "test", "blur", 1),
+        one("other", "test", "clean", 0),
+    ]
+
+
+def draw_subsamples(train, *, shared=False):
+    """A quarter of the train split a seed, the rest at 100 %."""
+    tables = []
+    for seed in SEEDS:
+        first = 0 if shared else 3 * (seed - SEEDS[0])
+        small = set(range(first, first + 6))
+        fraction = [0.25 if row in small else 1.0 for row in range(N_TRAIN)]
+        tables.append(
+            pl.DataFrame(
+                {"seed": [seed] * N_TRAIN, "sample": train.samples, "label_fraction": fraction}
+            )
+        )
+    return pl.concat(tables)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A fit that scores with the mean of its features."""
+
+    status: str = "converged"
+    reason: str | None = None
+    n_train: int = 0
+    iterations: int = 1
+    gradient_norm: float = 1e-7
+    objective: float = 0.5
+
+    def logits(self, features):
+        return np.repeat(features.mean(axis=1, keepdims=True), N_CLASSES, axis=1)
+
+
+class RecordingProbe:
+    """Keeps what it was fitted on."""
+
+    def __init__(self, **outcome):
+        self.calls = []
+        self.outcome = outcome
+
+    def __call__(self, features, targets):
+        self.calls.append((features, targets))
+        return Recorded(n_train=len(features), **self.outcome)
+
+
+def run(train, evaluated, fit, *, subsamples=None):
+    return probe_cell(
+        train,
+        evaluated,
+        fit=fit,
+        subsamples=draw_subsamples(train) if subsamples is None else subsamples,
+        label_fractions=FRACTIONS,
+        seeds=SEEDS,
+        n_classes=N_CLASSES,
+    )
+
+
+logistic = partial(
+    fit_logistic, task="multiclass", n_classes=N_CLASSES, tolerance=1e-6, max_iterations=1000
+)
+
+
+def test_all_seeds_share_the_fit_at_full_labels(train, evaluated):
+    probe = RecordingProbe()
+    _, fits = run(train, evaluated, probe)
+    assert [len(features) for features, _ in probe.calls] == [6, 6, 24]
+    assert fits.select("label_fraction", "seed", "fit_seed", "n_train").rows() == [
+        (0.25, 3, 3, 6),
+        (0.25, 4, 4, 6),
+        (1.0, 3, 3, 24),
+        (1.0, 4, 3, 24),
+    ]
+
+
+def test_equal_subsamples_of_two_seeds_are_fitted_once(train, evaluated):
+    probe = RecordingProbe()
+    predictions, fits = run(train, evaluated, probe, subsamples=draw_subsamples(train, shared=True))
+    assert len(probe.calls) == 2
+    assert fits["fit_seed"].to_list() == [3, 3, 3, 3]
+    assert predictions["seed"].unique().to_list() == [3]
+
+
+def test_a_fit_is_given_the_rows_of_its_subsample_in_the_order_of_the_train_split(train, evaluated):
+    probe = RecordingProbe()
+    run(train, evaluated, probe, subsamples=draw_subsamples(train).reverse())
+    whole = (train.features - train.features.mean(axis=0)) / train.features.std(axis=0)
+    for (features, targets), rows in zip(
+        probe.calls, (range(6), range(3, 9), range(24)), strict=True
+    ):
+        np.testing.assert_allclose(features, whole[list(rows)], atol=1e-5)
+        np.testing.assert_array_equal(targets, train.targets[list(rows)])
+
+
+def test_every_distinct_fit_scores_every_set_once_in_order(train, evaluated):
+    predictions, _ = run(train, evaluated, logistic)
+    assert predictions.schema == predictions_schema(N_CLASSES)
+    keys = predictions.select(pl.exclude("logits")).rows()
+    expected = [
+        (fraction, seed, item.target, item.side, item.perturbation, item.severity, sample)
+        for fraction, seed in [(0.25, 3), (0.25, 4), (1.0, 3)]
+        for item in evaluated
+        for sample in item.samples
+    ]
+    assert keys == expected
+
+
+def test_logits_are_those_of_the_standardised_features(train, evaluated):
+    predictions, _ = run(train, evaluated, logistic)
+    mean, scale = (part(train.features.astype(float), axis=0) for part in (np.mean, np.std))
+    direct = logistic((train.features - mean) / scale, train.targets)
+    expected = direct.logits((evaluated[2].features - mean) / scale)
+    stored = predictions.filter(pl.col("label_fraction") == 1.0, pl.col("perturbation") == "blur")[
+        "logits"
+    ].to_numpy()
+    assert stored.dtype == np.float32
+    np.testing.assert_allclose(stored, expected, atol=1e-5)
+
+
+def test_a_constant_feature_column_changes_nothing(train, evaluated):
+    plain, _ = run(train, evaluated, logistic)
+
+    def widened(item):
+        constant = np.full((len(item.features), 1), 7, dtype=np.float32)
+        return replace(item, features=np.hstack([item.features, constant]))
+
+    wide, fits = run(widened(train), [widened(item) for item in evaluated], logistic)
+    assert set(fits["status"]) == {"converged"}
+    np.testing.assert_allclose(wide["logits"].to_numpy(), plain["logits"].to_numpy(), atol=1e-4)
+
+
+def test_the_order_of_the_train_split_does_not_matter(train, evaluated, rng):
+    order = rng.permutation(N_TRAIN)
+    shuffled = TrainingSide(
+        [train.samples[i] for i in order], train.features[order], train.targets[order]
+    )
+    subsamples = draw_subsamples(train)
+    one, _ = run(train, evaluated, logistic, subsamples=subsamples)
+    two, _ = run(shuffled, evaluated, logistic, subsamples=subsamples)
+    np.testing.assert_allclose(one["logits"].to_numpy(), two["logits"].to_numpy(), atol=1e-4)
+
+
+def test_a_failed_fit_is_recorded_without_logits_and_the_others_go_on(train, evaluated):
+    def fit(features, targets):
+        failed = len(features) == 6
+        outcome = ("failed", "why") if failed else ("converged", None)
+        norm = np.nan if failed else 1e-7
+        return Recorded(*outcome, n_train=len(features), gradient_norm=norm, objective=norm)
+
+    predictions, fits = run(train, evaluated, fit)
+    assert fits.schema == FITS
+    assert fits["status"].to_list() == ["failed", "failed", "converged", "converged"]
+    assert fits["reason"].to_list() == ["why", "why", None, None]
+    assert fits["gradient_norm"].to_list() == [None, None, 1e-7, 1e-7]
+    assert predictions["label_fraction"].unique().to_list() == [1.0]
+
+
+def test_tables_of_failures_only_keep_their_schema(train, evaluated):
+    predictions, _ = run(train, evaluated, RecordingProbe(status="single_class", reason="why"))
+    assert predictions.is_empty()
+    assert predictions.schema == predictions_schema(N_CLASSES)
+
+
+def test_predictions_survive_a_file_with_infinite_and_missing_logits(train, evaluated, tmp_path):
+    class Extreme(Recorded):
+        def logits(self, features):
+            return np.tile([0.5, -np.inf, np.nan], (len(features), 1))
+
+    predictions, _ = run(train, evaluated, lambda features, _: Extreme(n_train=len(features)))
+    write_parquet(predictions, tmp_path / "p.parquet")
+    back = read_parquet(tmp_path / "p.parquet")
+    assert back.schema == predictions.schema
+    np.testing.assert_array_equal(back["logits"][0].to_numpy(), [0.5, -np.inf, np.nan])
+
+
+def test_evaluated_sets_are_read_one_at_a_time_in_the_asked_order(tmp_path, rng):
+    def write(name, keys):
+        features = rng.standard_normal((keys.height, N_FEATURES)).astype(np.float32)
+        write_features(keys, features, path=tmp_path / name, metadata={})
+        return features
+
+    clean = write("clean.parquet", pl.DataFrame({"sample": ["a", "b", "c", "d"]}))
+    perturbed_keys = pl.DataFrame(
+        {
+            "sample": ["c", "d", "c", "d"],
+            "perturbation": ["blur", "blur", "fov", "fov"],
+            "severity": [1, 1, 3, 3],
+        }
+    )
+    perturbed = write("perturbed.parquet", perturbed_keys)
+    shifted = write("shift.parquet", pl.DataFrame({"sample": ["x", "y"]}))
+    sets = list(
+        read_evaluated_sets(
+            "own",
+            clean=tmp_path / "clean.parquet",
+            perturbed=tmp_path / "perturbed.parquet",
+            samples={"calibration": ["b"], "test": ["d", "c"]},
+            conditions=[("clean", 0), ("blur", 1), ("fov", 3)],
+            shift={"other": (tmp_path / "shift.parquet", ["y"])},
+        )
+    )
+    assert [str(item) for item in sets] == [
+        "own, calibration, clean severity 0",
+        "own, test, clean severity 0",
+        "own, test, blur severity 1",
+        "own, test, fov severity 3",
+        "other, test, clean severity 0",
+    ]
+    assert [list(item.samples) for item in sets] == [["b"], *[["d", "c"]] * 3, ["y"]]
+    expected = [clean[[1]], clean[[3, 2]], perturbed[[1, 0]], perturbed[[3, 2]], shifted[[1]]]
+    for item, features in zip(sets, expected, strict=True):
+        np.testing.assert_array_equal(item.features, features)
+
+
+def test_features_that_are_not_finite_name_their_sample(train, evaluated):
+    evaluated[2].features[1, 0] = np.nan
+    with pytest.raises(
+        DataError, match=r"own, test, blur severity 1: features of own-test1 are not"
+    ):
+        run(train, evaluated, logistic)
+    train.features[2, 0] = np.inf
+    with pytest.raises(DataError, match="train split: features of train02 are not finite"):
+        run(train, evaluated, logistic)
+
+
+def test_features_of_another_width_are_refused(train, evaluated):
+    narrow = replace(evaluated[1], features=evaluated[1].features[:, :3])
+    with pytest.raises(DataError, match="3 features a sample, but the train split has 5"):
+        run(train, [narrow], logistic)
+
+
+def test_a_subsample_outside_the_train_split_is_refused(train, evaluated):
+    foreign = pl.DataFrame({"seed": [4], "sample": ["elsewhere"], "label_fraction": [0.25]})
+    subsamples = pl.concat([draw_subsamples(train), foreign])
+    with pytest.raises(DataError, match="seed 4: elsewhere is not in the train split"):
+        run(train, evaluated, logistic, subsamples=subsamples)
+
+
+def test_a_seed_without_rows_is_refused(train, evaluated):
+    subsamples = draw_subsamples(train).filter(pl.col("seed") == 3)
+    with pytest.raises(DataError, match=r"no training rows for seed 4 at label fraction 0\.25"):
+        run(train, evaluated, logistic, subsamples=subsamples)

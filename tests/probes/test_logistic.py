@@ -1,0 +1,302 @@
+"""The logistic probe against its optimality conditions, scikit-learn, and itself in disguise."""
+
+import numpy as np
+import pytest
+from scipy.special import expit, logsumexp, softmax
+from scipy.stats import ortho_group
+from sklearn.linear_model import LogisticRegression
+
+from crsbench.probes.logistic import LogisticFit, fit_logistic
+
+TOLERANCE = 1e-8
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def draw(rng, n, d, n_classes):
+    features = rng.standard_normal((n, d)) * np.arange(1, d + 1) ** -0.3
+    scores = features @ rng.standard_normal((d, n_classes)) + rng.gumbel(size=(n, n_classes))
+    labels = scores.argmax(axis=1)
+    labels[:n_classes] = np.arange(n_classes)
+    return features, labels
+
+
+def draw_multilabel(rng, n, d, n_labels):
+    features = rng.standard_normal((n, d))
+    scores = features @ rng.standard_normal((d, n_labels)) + rng.logistic(size=(n, n_labels))
+    targets = (scores > 0.5).astype(float)
+    targets[rng.random(targets.shape) < 0.25] = np.nan
+    return features, targets
+
+
+def fit(features, targets, *, task="multiclass", n_classes, tolerance=TOLERANCE, cap=10_000):
+    return fit_logistic(
+        features, targets, task=task, n_classes=n_classes, tolerance=tolerance, max_iterations=cap
+    )
+
+
+def multinomial_objective(features, labels, weights, intercept):
+    """The mean objective, sample by sample."""
+    loss = 0.0
+    for x, label in zip(features, labels, strict=True):
+        z = x @ weights + intercept
+        loss += logsumexp(z) - z[label]
+    return loss / len(labels) + (weights**2).sum() / (2 * len(labels))
+
+
+def multinomial_gradient(features, labels, weights, intercept):
+    """Its gradient by weights and intercept, as a sum of outer products."""
+    by_weights, by_intercept = weights / len(labels), np.zeros_like(intercept)
+    for x, label in zip(features, labels, strict=True):
+        error = softmax(x @ weights + intercept)
+        error[label] -= 1
+        by_weights = by_weights + np.outer(x, error) / len(labels)
+        by_intercept = by_intercept + error / len(labels)
+    return by_weights, by_intercept
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 10), (40, 40), (25, 70), (8, 200)])
+def test_the_gradient_at_the_solution_is_below_the_tolerance_and_as_recorded(rng, n, d):
+    features, labels = draw(rng, n, d, 4)
+    fitted = fit(features, labels, n_classes=4)
+    parts = multinomial_gradient(features, labels, fitted.coefficients, fitted.intercept)
+    norm = max(np.abs(part).max() for part in parts)
+    assert fitted.status == "converged"
+    assert norm <= TOLERANCE
+    assert norm == pytest.approx(fitted.gradient_norm, rel=1e-3)
+    objective = multinomial_objective(features, labels, fitted.coefficients, fitted.intercept)
+    assert fitted.objective == pytest.approx(objective, abs=1e-12)
+
+
+def test_every_step_away_from_the_solution_raises_the_objective(rng):
+    features, labels = draw(rng, 30, 6, 3)
+    fitted = fit(features, labels, n_classes=3)
+    for _ in range(20):
+        step = 1e-2 * rng.standard_normal((6, 3))
+        moved = multinomial_objective(
+            features, labels, fitted.coefficients + step, fitted.intercept
+        )
+        assert moved > fitted.objective
+
+
+@pytest.mark.parametrize(("n", "d", "n_classes"), [(80, 12, 5), (30, 60, 3), (60, 20, 2)])
+def test_coefficients_and_probabilities_agree_with_scikit_learn(rng, n, d, n_classes):
+    features, labels = draw(rng, n, d, n_classes)
+    fitted = fit(features, labels, n_classes=n_classes)
+    oracle = LogisticRegression(tol=1e-10, max_iter=100_000).fit(features, labels)
+    p = softmax(fitted.logits(features), axis=1)
+    np.testing.assert_allclose(p, oracle.predict_proba(features), atol=1e-6)
+    ours = fitted.coefficients[:, 1] * 2 if n_classes == 2 else fitted.coefficients.T
+    np.testing.assert_allclose(ours, np.squeeze(oracle.coef_), atol=1e-5)
+
+
+def test_the_objective_is_never_above_that_of_scikit_learn(rng):
+    features, labels = draw(rng, 50, 80, 4)
+    fitted = fit(features, labels, n_classes=4)
+    oracle = LogisticRegression(tol=1e-10, max_iter=100_000).fit(features, labels)
+    theirs = multinomial_objective(features, labels, oracle.coef_.T, oracle.intercept_)
+    assert fitted.objective <= theirs + 1e-14
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 8), (40, 90)])
+def test_each_masked_label_is_fitted_on_its_own_rows_alone(rng, n, d):
+    features, targets = draw_multilabel(rng, n, d, 4)
+    together = fit(features, targets, task="multilabel", n_classes=4)
+    for k in range(4):
+        used = ~np.isnan(targets[:, k])
+        oracle = LogisticRegression(tol=1e-10, max_iter=100_000).fit(
+            features[used], targets[used, k]
+        )
+        np.testing.assert_allclose(together.coefficients[:, k], oracle.coef_[0], atol=1e-5)
+        assert together.intercept[k] == pytest.approx(oracle.intercept_[0], abs=1e-5)
+
+
+def test_multilabel_gradient_is_that_of_every_label_with_its_own_lambda(rng):
+    features, targets = draw_multilabel(rng, 50, 12, 3)
+    fitted = fit(features, targets, task="multilabel", n_classes=3)
+    for k in range(3):
+        used = np.flatnonzero(~np.isnan(targets[:, k]))
+        w, b = fitted.coefficients[:, k], fitted.intercept[k]
+        errors = [expit(features[i] @ w + b) - targets[i, k] for i in used]
+        by_weights = sum(e * features[i] for e, i in zip(errors, used, strict=True)) + w
+        assert np.abs(by_weights / len(used)).max() <= TOLERANCE
+        assert abs(np.mean(errors)) <= TOLERANCE
+
+
+def test_two_classes_are_one_binary_problem(rng):
+    features, labels = draw(rng, 40, 6, 2)
+    softmaxed = fit(features, labels, n_classes=2).logits(features)
+    binary = fit(features, labels[:, None].astype(float), task="multilabel", n_classes=1)
+    np.testing.assert_allclose(
+        softmaxed[:, 1] - softmaxed[:, 0], binary.logits(features)[:, 0], atol=1e-6
+    )
+
+
+def test_ordinal_grades_are_fitted_as_classes(rng):
+    features, labels = draw(rng, 40, 6, 5)
+    as_grades = fit(features, labels, task="ordinal", n_classes=5)
+    as_classes = fit(features, labels, task="multiclass", n_classes=5)
+    np.testing.assert_array_equal(as_grades.coefficients, as_classes.coefficients)
+
+
+def test_rows_and_columns_path_agree(rng):
+    features, labels = draw(rng, 30, 20, 3)
+    wide = np.hstack([features, np.zeros((30, 25))])
+    narrow_fit, wide_fit = fit(features, labels, n_classes=3), fit(wide, labels, n_classes=3)
+    np.testing.assert_allclose(wide_fit.coefficients[:20], narrow_fit.coefficients, atol=1e-6)
+    np.testing.assert_allclose(wide_fit.coefficients[20:], 0, atol=1e-12)
+    np.testing.assert_allclose(wide_fit.intercept, narrow_fit.intercept, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d"), [(50, 12), (15, 30)])
+def test_rotating_the_features_rotates_the_coefficients(rng, n, d):
+    features, labels = draw(rng, n, d, 3)
+    rotation = ortho_group.rvs(d, random_state=rng)
+    plain, rotated = (
+        fit(features, labels, n_classes=3),
+        fit(features @ rotation, labels, n_classes=3),
+    )
+    np.testing.assert_allclose(rotation @ rotated.coefficients, plain.coefficients, atol=1e-5)
+
+
+def test_renaming_classes_permutes_the_columns(rng):
+    features, labels = draw(rng, 50, 8, 4)
+    new_name = np.array([2, 0, 3, 1])
+    plain, renamed = (fit(features, y, n_classes=4) for y in (labels, new_name[labels]))
+    np.testing.assert_allclose(renamed.coefficients[:, new_name], plain.coefficients, atol=1e-6)
+
+
+def test_row_order_does_not_matter(rng):
+    features, labels = draw(rng, 50, 8, 4)
+    order = rng.permutation(50)
+    plain, shuffled = (
+        fit(features, labels, n_classes=4),
+        fit(features[order], labels[order], n_classes=4),
+    )
+    np.testing.assert_allclose(shuffled.coefficients, plain.coefficients, atol=1e-6)
+
+
+def test_the_same_fit_twice_is_the_same_to_the_bit(rng):
+    features, labels = draw(rng, 50, 80, 4)
+    one, two = (fit(features, labels, n_classes=4) for _ in range(2))
+    np.testing.assert_array_equal(one.coefficients, two.coefficients)
+    assert (one.iterations, one.gradient_norm) == (two.iterations, two.gradient_norm)
+
+
+def test_a_constant_column_gets_no_weight(rng):
+    features, labels = draw(rng, 50, 8, 3)
+    features[:, 2] = 0.0  # what the standardiser makes of a constant
+    fitted = fit(features, labels, n_classes=3)
+    np.testing.assert_allclose(fitted.coefficients[2], 0, atol=1e-12)
+    assert fitted.status == "converged"
+
+
+def test_duplicated_columns_share_the_weight(rng):
+    features, labels = draw(rng, 40, 5, 3)
+    fitted = fit(np.hstack([features, features]), labels, n_classes=3)
+    np.testing.assert_allclose(fitted.coefficients[:5], fitted.coefficients[5:], atol=1e-6)
+
+
+def test_separable_classes_converge_to_finite_weights():
+    features = np.array([[-1.0], [-2.0], [1.0], [2.0]])
+    fitted = fit(features, np.array([0, 0, 1, 1]), n_classes=2)
+    assert fitted.status == "converged"
+    assert np.isfinite(fitted.coefficients).all()
+
+
+def test_a_class_without_rows_has_probability_zero_and_changes_nothing_else(rng):
+    features, labels = draw(rng, 40, 6, 3)
+    without = fit(features, labels, n_classes=3)
+    with_absent = fit(features, labels + (labels > 0), n_classes=5)  # classes 0, 2, 3
+    logits = with_absent.logits(features)
+    assert logits.shape == (40, 5)
+    assert np.isneginf(logits[:, [1, 4]]).all()
+    np.testing.assert_array_equal(logits[:, [0, 2, 3]], without.logits(features))
+    np.testing.assert_array_equal(softmax(logits, axis=1)[:, [1, 4]], 0)
+
+
+def test_two_classes_that_occur_among_five_leave_the_others_impossible(rng):
+    features, labels = draw(rng, 40, 6, 2)
+    logits = fit(features, np.where(labels, 3, 1), n_classes=5).logits(features)
+    assert np.isneginf(logits[:, [0, 2, 4]]).all()
+    np.testing.assert_array_equal(
+        logits[:, [1, 3]], fit(features, labels, n_classes=2).logits(features)
+    )
+
+
+def test_a_label_with_one_value_is_not_fitted_and_changes_no_other(rng):
+    features, targets = draw_multilabel(rng, 40, 6, 4)
+    alone = fit(features, targets[:, [0, 2]], task="multilabel", n_classes=2)
+    targets[:, 1], targets[:, 3] = 1.0, np.nan
+    fitted = fit(features, targets, task="multilabel", n_classes=4)
+    assert fitted.status == "converged"
+    assert np.isnan(fitted.logits(features)[:, [1, 3]]).all()
+    np.testing.assert_array_equal(fitted.coefficients[:, [0, 2]], alone.coefficients)
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "n_classes"),
+    [
+        ("multiclass", np.full(6, 2), 3),
+        ("ordinal", np.zeros(6, dtype=int), 5),
+        ("multilabel", np.array([[1.0, np.nan]] * 6), 2),
+    ],
+)
+def test_training_rows_of_a_single_class_are_a_typed_failure(rng, task, targets, n_classes):
+    fitted = fit(rng.standard_normal((6, 3)), targets, task=task, n_classes=n_classes)
+    assert fitted.status == "single_class"
+    assert "both values" in fitted.reason
+    assert fitted.logits(np.ones((2, 3))).shape == (2, n_classes)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e200])
+def test_features_that_cannot_be_summed_are_a_typed_failure(rng, value):
+    features, labels = draw(rng, 20, 5, 3)
+    features[4, 2] = value
+    fitted = fit(features, labels, n_classes=3)
+    assert fitted.status == "failed"
+    assert "not finite" in fitted.reason
+    assert fitted.n_train == 20
+
+
+def test_features_too_ill_conditioned_to_factorise_are_a_typed_failure(rng):
+    features, labels = draw(rng, 20, 5, 3)
+    features = np.hstack([features, features]) * 1e12
+    fitted = fit(features, labels, n_classes=3)
+    assert fitted.status == "failed"
+    assert "standardised" in fitted.reason
+
+
+def test_reaching_the_cap_is_recorded_and_the_fit_still_scores(rng):
+    features, labels = draw(rng, 60, 10, 4)
+    fitted = fit(features, labels, n_classes=4, cap=3)
+    assert fitted.status == "not_converged"
+    assert fitted.iterations == 3
+    assert fitted.gradient_norm > TOLERANCE
+    assert "above the tolerance" in fitted.reason
+    assert np.isfinite(fitted.logits(features)).all()
+
+
+def test_a_looser_tolerance_stops_earlier(rng):
+    features, labels = draw(rng, 60, 10, 4)
+    loose, tight = (fit(features, labels, n_classes=4, tolerance=t) for t in (1e-3, 1e-8))
+    assert loose.status == tight.status == "converged"
+    assert loose.iterations < tight.iterations
+    assert tight.objective < loose.objective
+
+
+def test_one_row_a_class_is_enough(rng):
+    fitted = fit(rng.standard_normal((3, 50)), np.arange(3), n_classes=3)
+    assert fitted.status == "converged"
+    assert isinstance(fitted, LogisticFit)
+
+
+@pytest.mark.parametrize(
+    ("task", "shape"), [("multiclass", (9,)), ("multiclass", (10, 3)), ("multilabel", (10, 2))]
+)
+def test_shapes_that_do_not_belong_together_are_refused(rng, task, shape):
+    with pytest.raises(ValueError, match="do not belong together: expected"):
+        fit(rng.standard_normal((10, 4)), np.zeros(shape), task=task, n_classes=3)

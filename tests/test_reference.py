@@ -1,0 +1,239 @@
+"""References: freezing, digests, restriction, anchors that move."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from crsbench.crs import AXES, Weights
+from crsbench.errors import CrsBenchError
+from crsbench.reference import (
+    AGGREGATE,
+    Member,
+    anchor_moves,
+    cohort_reference,
+    freeze_reference,
+    load_reference,
+    tabulate_cells,
+)
+
+DATASETS = ("skin", "eye", "chest")
+ENCODERS = tuple(Member(name, name.upper(), "group") for name in "abcdef")
+
+
+def axes_frame(encoders=ENCODERS, *, without=(("b", "eye"),), seed=0):
+    random = np.random.default_rng(seed)
+    rows = [
+        (member.encoder, dataset, *random.uniform(0.5, 1, 4))
+        for member in encoders
+        for dataset in DATASETS
+    ]
+    return pl.DataFrame(
+        [row for row in rows if row[:2] not in without],
+        schema={"encoder": pl.String, "dataset": pl.String} | dict.fromkeys(AXES, pl.Float64),
+        orient="row",
+    )
+
+
+def cohort(axes=None, encoders=ENCODERS, **given):
+    axes = axes_frame() if axes is None else axes
+    return cohort_reference(axes, encoders=encoders, weights=Weights(), **given)
+
+
+class TestCohort:
+    def test_scopes_are_the_aggregate_and_each_dataset_with_its_own_members(self):
+        scopes = cohort().scopes
+        assert tuple(scopes) == (AGGREGATE, *DATASETS)
+        assert scopes["eye"].members == tuple("acdef")
+        assert scopes[AGGREGATE].members == tuple("abcdef")
+
+    def test_aggregate_is_the_mean_of_observed_datasets(self):
+        axes = axes_frame()
+        for member, row in zip(ENCODERS, cohort(axes).scopes[AGGREGATE].axes, strict=True):
+            mine = axes.filter(pl.col("encoder") == member.encoder).select(AXES).to_numpy()
+            np.testing.assert_allclose(row, mine.mean(axis=0), rtol=1e-15)
+
+    def test_anchors_are_the_extremes_of_the_panel(self):
+        scope = cohort().scopes["eye"]
+        np.testing.assert_array_equal(scope.anchors.lower, scope.axes.min(axis=0))
+        np.testing.assert_array_equal(scope.anchors.upper, scope.axes.max(axis=0))
+
+    def test_cell_with_an_undefined_axis_is_not_observed(self):
+        is_cell = (pl.col("encoder") == "a") & (pl.col("dataset") == "skin")
+        value = pl.when(is_cell).then(None).otherwise(pl.col("robustness"))
+        scopes = cohort(axes_frame().with_columns(robustness=value)).scopes
+        assert "a" not in scopes["skin"].members
+        assert "a" in scopes[AGGREGATE].members
+
+    def test_zero_width_anchor_leaves_its_scope_undefined_and_the_others_alone(self):
+        flat = pl.when(pl.col("dataset") == "eye").then(0.5).otherwise(pl.col("calibration"))
+        scopes = cohort(axes_frame().with_columns(calibration=flat)).scopes
+        assert scopes["eye"].undefined == "anchors of calibration have zero width"
+        assert not scopes["skin"].undefined
+
+    def test_dataset_of_one_encoder_is_undefined(self):
+        without = [(name, "eye") for name in "bcdef"]
+        scope = cohort(axes_frame(without=without)).scopes["eye"]
+        assert scope.undefined == "a panel needs two encoders or more, not 1"
+
+    def test_digest_depends_on_every_part_of_the_content(self):
+        axes = axes_frame()
+        moved = axes.with_columns(robustness=pl.col("robustness") + 1e-15)
+        weights = Weights(axes=(0.3, 0.3, 0.15, 0.25))
+        digests = {
+            cohort(axes).digest,
+            cohort(moved).digest,
+            cohort(axes, name="other").digest,
+            cohort(axes, run="other").digest,
+            cohort(axes, ENCODERS[::-1]).digest,
+            cohort_reference(axes, encoders=ENCODERS, weights=weights).digest,
+        }
+        assert len(digests) == 6
+        assert cohort(axes).digest == cohort(axes).digest
+
+
+class TestFile:
+    def test_frozen_reference_loads_with_all_bits(self, tmp_path):
+        reference = cohort(name="first", run="run 1")
+        freeze_reference(reference, tmp_path / "r.json")
+        loaded = load_reference(tmp_path / "r.json", weights=Weights())
+        assert loaded.digest == reference.digest
+        assert (loaded.name, loaded.run, loaded.panel) == ("first", "run 1", ENCODERS)
+        for name, scope in reference.scopes.items():
+            again = loaded.scopes[name]
+            assert again.members == scope.members
+            np.testing.assert_array_equal(again.axes, scope.axes)
+            np.testing.assert_array_equal(again.anchors.upper, scope.anchors.upper)
+
+    def test_freezing_never_overwrites(self, tmp_path):
+        path = tmp_path / "r.json"
+        path.write_text("mine")
+        with pytest.raises(CrsBenchError, match="exists; a reference is never overwritten"):
+            freeze_reference(cohort(), path)
+        assert path.read_text() == "mine"
+
+    def test_undefined_scope_cannot_be_frozen(self, tmp_path):
+        without = [(name, "eye") for name in "bcdef"]
+        with pytest.raises(CrsBenchError, match="cohort, eye: a panel needs two encoders"):
+            freeze_reference(cohort(axes_frame(without=without)), tmp_path / "r.json")
+        assert not (tmp_path / "r.json").exists()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda c: c["axes"][0].update(robustness=0.99), "does not match"),
+            (lambda c: c["anchors"]["eye"]["upper"].update(robustness=2.0), "does not match"),
+            (lambda c: c.update(name="better"), "does not match"),
+            (lambda c: c["axes"].append(c["axes"][0]), "stands twice on skin"),
+            (lambda c: c.update(format=99), "format 99; this version reads 1"),
+            (lambda c: c.pop("anchors"), "not a reference; its keys must be format, name"),
+            (lambda c: c["anchors"].pop("eye"), "not a reference: KeyError"),
+        ],
+    )
+    def test_altered_file(self, tmp_path, change, message):
+        path = tmp_path / "r.json"
+        freeze_reference(cohort(), path)
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+        with pytest.raises(CrsBenchError, match=message):
+            load_reference(path)
+
+    def test_missing_file(self, tmp_path):
+        with pytest.raises(CrsBenchError, match="no such reference; `crsbench reference freeze`"):
+            load_reference(tmp_path / "none.json")
+
+    def test_file_that_is_no_json(self, tmp_path):
+        (tmp_path / "r.json").write_text("{")
+        with pytest.raises(CrsBenchError, match=r"r\.json: not JSON"):
+            load_reference(tmp_path / "r.json")
+
+    def test_weights_of_the_run_must_be_those_of_the_reference(self, tmp_path):
+        freeze_reference(cohort(), tmp_path / "r.json")
+        with pytest.raises(CrsBenchError, match="the run is configured with Weights"):
+            load_reference(tmp_path / "r.json", weights=Weights(components=(0.5, 0.3, 0.2)))
+
+
+class TestRestriction:
+    def test_part_has_its_own_name_and_digest_and_says_where_it_is_from(self):
+        whole = cohort()
+        part = whole.restrict(["chest", "skin"])
+        assert part.name == "cohort[skin+chest]"
+        assert part.digest != whole.digest
+        assert part.restricted_from == f"cohort {whole.digest}"
+
+    def test_aggregate_is_over_the_kept_datasets_and_domains_stay(self):
+        whole, part = cohort(), cohort().restrict(["skin"])
+        np.testing.assert_array_equal(part.scopes[AGGREGATE].axes, whole.scopes["skin"].axes)
+        np.testing.assert_array_equal(
+            part.scopes[AGGREGATE].anchors.lower, whole.scopes["skin"].anchors.lower
+        )
+        assert tuple(part.scopes) == (AGGREGATE, "skin")
+
+    def test_members_without_a_kept_cell_leave_the_panel(self):
+        assert cohort().restrict(["eye"]).scopes[AGGREGATE].members == tuple("acdef")
+
+    def test_all_datasets_is_the_reference_itself(self):
+        whole = cohort()
+        assert whole.restrict(DATASETS[::-1]) is whole
+
+    def test_order_of_the_datasets_does_not_matter(self):
+        parts = (cohort().restrict(order) for order in (("eye", "skin"), ("skin", "eye")))
+        assert len({part.digest for part in parts}) == 1
+
+    def test_part_can_be_frozen_and_loaded(self, tmp_path):
+        part = cohort().restrict(["eye"])
+        freeze_reference(part, tmp_path / "part.json")
+        assert load_reference(tmp_path / "part.json").digest == part.digest
+
+    @pytest.mark.parametrize(
+        ("datasets", "named"), [(["skin", "lung"], "lung"), ([], "none given")]
+    )
+    def test_dataset_that_the_reference_lacks(self, datasets, named):
+        with pytest.raises(
+            CrsBenchError, match=f"cohort has no dataset .*{named}.*skin, eye, chest"
+        ):
+            cohort().restrict(datasets)
+
+
+class TestAnchorMoves:
+    def test_same_cohort_moves_nothing(self):
+        assert anchor_moves(cohort(), cohort()).is_empty()
+
+    def test_encoder_beyond_an_anchor_moves_it_by_what_is_listed(self):
+        before = cohort()
+        new = pl.DataFrame(
+            [("z", "skin", 0.7, 0.7, 1.2, 0.7)], schema=axes_frame().schema, orient="row"
+        )
+        after = cohort(pl.concat([axes_frame(), new]), (*ENCODERS, Member("z", "Z", "new")))
+        moves = anchor_moves(before, after).filter(pl.col("scope") == "skin")
+        assert moves.select("axis", "anchor", "set_by").rows() == [
+            ("label_efficiency", "upper", "z")
+        ]
+        old = before.scopes["skin"].anchors
+        width = old.upper[2] - old.lower[2]
+        assert moves["moved"][0] == 1.2 - old.upper[2]
+        assert moves["share_of_width"][0] == pytest.approx((1.2 - old.upper[2]) / width)
+
+
+class TestErrors:
+    def test_unknown_axis_column(self):
+        with pytest.raises(CrsBenchError, match="column robustness missing; needed: encoder"):
+            tabulate_cells(axes_frame().rename({"robustness": "robustnes"}))
+
+    def test_axis_that_is_text(self):
+        with pytest.raises(CrsBenchError, match="calibration has type String, not numbers"):
+            tabulate_cells(axes_frame().with_columns(calibration=pl.lit("0.9")))
+
+    def test_repeated_cell(self):
+        with pytest.raises(CrsBenchError, match="encoder a stands twice on skin"):
+            tabulate_cells(pl.concat([axes_frame(), axes_frame().head(1)]))
+
+    def test_duplicate_encoder(self):
+        with pytest.raises(CrsBenchError, match="encoders: a named twice"):
+            cohort(encoders=(*ENCODERS, ENCODERS[0]))
+
+    def test_encoder_of_the_axes_that_the_run_does_not_name(self):
+        with pytest.raises(CrsBenchError, match="encoder f is none of the run's: a, b"):
+            cohort(encoders=ENCODERS[:-1])
