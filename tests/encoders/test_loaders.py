@@ -7,6 +7,7 @@ modules of the release that are not wanted. The features are compared with a sec
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -90,12 +91,13 @@ LANGUAGE = {
 class Release:
     """A synthetic release: a card that reads it, what it holds, and the right features."""
 
-    def __init__(self, card, state, save, reference, *, key):
+    def __init__(self, card, state, save, reference, *, key, becomes=None):
         self.card = card
         self.state = state
         self.save = save
         self.reference = reference
         self.key = key  # a tensor that the encoder needs
+        self.becomes = becomes or key  # its name in the architecture, or where it is looked for
 
     def write(self) -> None:
         self.save(self.state)
@@ -145,8 +147,9 @@ def prefixed(prefix: str, state: dict) -> dict:
 
 
 def resnet50(folder):
-    card = local("resnet50", folder / "model.safetensors")
-    model = drawn(torchvision.models.resnet50())
+    # the smallest ResNet has the same names; the full one is built in another test
+    card = edited(local("resnet50", folder / "model.safetensors"), architecture="resnet18.tv_in1k")
+    model = drawn(torchvision.models.resnet18())
     state = model.state_dict()
     model.fc = torch.nn.Identity()
     return Release(card, state, safetensors(folder / "model.safetensors"), model,
@@ -214,7 +217,8 @@ def clip_b16(folder):
     state["visual.proj"] = torch.ones(32, 512)
     return Release(local("clip_b16", path, **VIT), state, safetensors(path),
                    before_the_projection(tower),
-                   key="visual.transformer.resblocks.1.attn.in_proj_bias")  # fmt: skip
+                   key="visual.transformer.resblocks.1.attn.in_proj_bias",
+                   becomes="blocks.1.attn.qkv.bias")  # fmt: skip
 
 
 def siglip_b16(folder):
@@ -224,7 +228,7 @@ def siglip_b16(folder):
     state = {**prefixed("visual.trunk.", model.state_dict()), **text}
     reference = lambda x: model.attn_pool(model.forward_features(x))  # noqa: E731
     return Release(local("siglip_b16", path, **VIT), state, safetensors(path), reference,
-                   key="visual.trunk.attn_pool.q.weight")  # fmt: skip
+                   key="visual.trunk.attn_pool.q.weight", becomes="attn_pool.q.weight")  # fmt: skip
 
 
 def biomedclip(folder):
@@ -239,7 +243,8 @@ def biomedclip(folder):
     state = {**prefixed("visual.trunk.", model.state_dict()), **others}
     reference = lambda x: model.forward_features(x)[:, 0]  # noqa: E731
     return Release(local("biomedclip", path, **VIT), state, pickled(path), reference,
-                   key="visual.trunk.blocks.0.mlp.fc1.weight")  # fmt: skip
+                   key="visual.trunk.blocks.0.mlp.fc1.weight",
+                   becomes="blocks.0.mlp.fc1.weight")  # fmt: skip
 
 
 def chexzero(folder):
@@ -250,7 +255,8 @@ def chexzero(folder):
     tower.load_state_dict({k: half[f"visual.{k}"].float() for k in tower.state_dict()})
     return Release(local("chexzero", path, **VIT), half, pickled(path),
                    before_the_projection(tower),
-                   key="visual.transformer.resblocks.0.mlp.c_fc.weight")  # fmt: skip
+                   key="visual.transformer.resblocks.0.mlp.c_fc.weight",
+                   becomes="blocks.0.mlp.fc1.weight")  # fmt: skip
 
 
 def biovil(folder):
@@ -260,7 +266,8 @@ def biovil(folder):
     state |= {"projector.model.0.weight": torch.ones(4, 4, 1, 1)}
     model.fc = torch.nn.Identity()
     card = edited(local("biovil", path), architecture="resnet18", feature={"pool": "pooled"})
-    return Release(card, state, pickled(path), model, key="encoder.encoder.layer2.0.bn1.bias")
+    return Release(card, state, pickled(path), model, key="encoder.encoder.layer2.0.bn1.bias",
+                   becomes="layer2.0.bn1.bias")  # fmt: skip
 
 
 def retfound(folder):
@@ -307,7 +314,7 @@ def panderm(folder, *, prefix="encoder."):
     if prefix:
         state |= {"decoder.norm.weight": torch.ones(3), "teacher.blocks.0.x": torch.ones(2)}
     return Release(local("panderm", path, **VIT), state, pickled(path), model,
-                   key=f"{prefix}blocks.0.attn.v_bias")  # fmt: skip
+                   key=f"{prefix}blocks.0.attn.v_bias", becomes="blocks.0.attn.v_bias")  # fmt: skip
 
 
 def panderm_base(folder):
@@ -332,7 +339,8 @@ def rad_dino(folder):
         state[name] = tensor
     reference = lambda x: model(x).pooler_output  # noqa: E731
     return Release(local("rad_dino", path, **options), state, safetensors(path), reference,
-                   key="encoder.layer.1.attention.attention.query.weight")  # fmt: skip
+                   key="encoder.layer.1.attention.attention.query.weight",
+                   becomes="encoder.layer.1.attention.q_proj.weight")  # fmt: skip
 
 
 def medsiglip(folder):
@@ -345,7 +353,8 @@ def medsiglip(folder):
     reference = lambda x: model.get_image_features(x).pooler_output  # noqa: E731
     return Release(local("medsiglip", path, **SIGLIP), dict(model.state_dict()),
                    safetensors(path), reference,
-                   key="vision_model.head.attention.in_proj_weight")  # fmt: skip
+                   key="vision_model.head.attention.in_proj_weight",
+                   becomes="head.attention.in_proj_weight")  # fmt: skip
 
 
 CLIP_TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -359,7 +368,10 @@ def llava_med(folder):
     projector = {"0.weight": torch.ones(40, 32), "0.bias": torch.ones(40),
                  "2.weight": torch.ones(40, 40), "2.bias": torch.ones(40)}  # fmt: skip
     tower = prefixed("model.vision_tower.vision_tower.vision_model.", model.state_dict())
-    language = {"model.layers.0.mlp.up_proj.weight": torch.ones(4, 4), "lm_head.weight": torch.ones(2)}
+    language = {
+        "model.layers.0.mlp.up_proj.weight": torch.ones(4, 4),
+        "lm_head.weight": torch.ones(2),
+    }
     state = {**tower, **prefixed("model.mm_projector.", projector), **language}
     state = {name: tensor.bfloat16() for name, tensor in state.items()}
     rounded = {k: state[f"model.vision_tower.vision_tower.vision_model.{k}"].float()
@@ -372,7 +384,8 @@ def llava_med(folder):
     place = lambda n: "3.safetensors" if "vision" in n or "mm_" in n else "language"  # noqa: E731
     card = local("llava_med", folder / "model.safetensors.index.json", **CLIP_TINY)
     return Release(card, state, sharded(folder, place), reference,
-                   key="model.vision_tower.vision_tower.vision_model.pre_layrnorm.weight")  # fmt: skip
+                   key="model.vision_tower.vision_tower.vision_model.pre_layrnorm.weight",
+                   becomes="pre_layrnorm.weight")  # fmt: skip
 
 
 def medgemma(folder, *, style="first"):
@@ -405,7 +418,8 @@ def medgemma(folder, *, style="first"):
     options = {**SIGLIP, "soft_tokens": 4, "soft_token_size": 16}
     card = local("medgemma", folder / "model.safetensors.index.json", **options)
     return Release(card, state, sharded(folder, place), reference,
-                   key=f"{prefixes[1]}mm_input_projection_weight")  # fmt: skip
+                   key=f"{prefixes[1]}mm_input_projection_weight",
+                   becomes="projector.mm_input_projection_weight")  # fmt: skip
 
 
 RELEASES = [
@@ -460,12 +474,11 @@ def test_a_renamed_or_missing_tensor_is_refused_by_name(make, fault, tmp_path):
     tensor = release.state.pop(release.key)
     if fault == "renamed":
         release.state[f"{release.key}_renamed"] = tensor
-    own_words = release.key.split(".")[-2:]
     with pytest.raises(WeightsError) as caught:
         written(release, tmp_path)
-    message = str(caught.value)
-    assert "missing" in message.lower()
-    assert any(word in message for word in own_words) or "qkv" in message
+    message = str(caught.value).replace(str(tmp_path), "")
+    lost = re.escape(release.becomes)
+    assert re.search(rf"[Mm]issing[^;]*\b{lost}\b", message), message
     assert not (tmp_path / "weights.safetensors").exists()
 
 

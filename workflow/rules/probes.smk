@@ -76,6 +76,7 @@ rule aggregate:
     params:
         record_keys=PLAN.key_settings,
         probe=SETTINGS.probes[0], # the primary probe: its axes are scored
+        robustness_fractions=list(SETTINGS.robustness_fractions),
         code=code("aggregate_records.py"),
     log:
         job=f"{RUN}/logs/aggregate.log",

@@ -12,4 +12,9 @@ with job(snakemake):
     rows = average_over_seeds(records)
     write_records(records, snakemake.output.run_records, RUN_RECORD)
     write_records(rows, snakemake.output.metric_rows, METRIC_ROW)
-    write_csv(axes_table(rows, probe=snakemake.params.probe), snakemake.output.axes)
+    axes = axes_table(
+        rows,
+        probe=snakemake.params.probe,
+        robustness_fractions=snakemake.params.robustness_fractions,
+    )
+    write_csv(axes, snakemake.output.axes)

@@ -139,6 +139,7 @@ class Settings(Model):
     severities: Severities
     logistic: Logistic
     metrics: Metrics
+    robustness_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]
     score: Score
     extraction: Extraction
 
@@ -149,6 +150,9 @@ class Settings(Model):
             repeated = sorted({str(item) for item in selected if selected.count(item) > 1})
             if repeated:
                 raise ValueError(f"{name}: {', '.join(repeated)} selected more than once")
+        foreign = sorted(set(self.robustness_fractions) - set(self.label_fractions))
+        if foreign:
+            raise ValueError(f"robustness_fractions: {foreign[0]:g} is not among label_fractions")
         if 1.0 not in self.label_fractions:
             raise ValueError("label_fractions: 1.0 is missing; every axis refers to all labels")
         return self

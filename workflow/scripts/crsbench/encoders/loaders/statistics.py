@@ -56,11 +56,13 @@ def _colours(image: np.ndarray) -> np.ndarray:
     pixels = image.reshape(3, -1)
     mean = pixels.mean(axis=1)
     centred = pixels - mean[:, None]
-    std = np.sqrt(np.mean(centred**2, axis=1))
+    squared = centred * centred
+    std = np.sqrt(squared.mean(axis=1))
     safe = np.where(std > 0, std, 1)
-    skewness = np.mean(centred**3, axis=1) / safe**3
+    skewness = (squared * centred).mean(axis=1) / safe**3
     correlation = (centred @ centred.T) / pixels.shape[1] / np.outer(safe, safe)
-    quantiles = np.quantile(pixels, QUANTILES, axis=1)
+    places = np.rint(np.array(QUANTILES) * (pixels.shape[1] - 1)).astype(int)
+    quantiles = np.sort(pixels, axis=1)[:, places]
     upper = correlation[np.triu_indices(3, 1)]
     return np.concatenate([mean, std, skewness, quantiles.ravel(), upper])
 
@@ -70,7 +72,7 @@ def _scales(luminance: np.ndarray) -> np.ndarray:
     rows = []
     for _ in range(N_SCALES):
         down, across = np.abs(np.diff(luminance, axis=0)), np.abs(np.diff(luminance, axis=1))
-        both = np.hypot(down[:, :-1], across[:-1])
+        both = np.sqrt(down[:, :-1] ** 2 + across[:-1] ** 2)
         rows.append([luminance.std(), down.mean(), across.mean(), both.mean(), both.std()])
         luminance = _halved(luminance)
     return np.ravel(rows)
@@ -85,7 +87,7 @@ def _halved(luminance: np.ndarray) -> np.ndarray:
 def _orientations(luminance: np.ndarray) -> np.ndarray:
     """Return the share of edge strength in each of eight directions modulo 180 degrees."""
     down, across = np.gradient(luminance)
-    strength = np.hypot(down, across)
+    strength = np.sqrt(down**2 + across**2)
     angle = np.mod(np.arctan2(down, across), np.pi) / np.pi
     bins = np.minimum((angle * N_ORIENTATIONS).astype(int), N_ORIENTATIONS - 1)
     weights = np.bincount(bins.ravel(), strength.ravel(), minlength=N_ORIENTATIONS)
