@@ -36,8 +36,8 @@ def test_mappings_merge_and_lists_are_replaced():
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        ({"sedes": [0]}, r"^mine\.yaml: sedes: unknown key; allowed here: .*seeds"),
-        ({"split": {"tset": 0.2}}, r"split\.tset: unknown key; allowed here: calibration, seed, t"),
+        ({"sedes": [0]}, r"^mine\.yaml: sedes: unknown key; allowed: .*seeds"),
+        ({"split": {"tset": 0.2}}, r"split\.tset: unknown key; allowed: calibration, seed, t"),
         ({"split": {"test": 0.3}}, r"split: train \+ calibration \+ test must be 1, not 1\.1"),
         ({"probes": ["svm"]}, r"probes\.0: Input should be 'logistic', got 'svm'"),
         ({"uncertain": "drop"}, r"uncertain: Input should be 'mask', 'zeros', 'ones' or 'mixed'"),

@@ -18,10 +18,16 @@ from crsbench.files import (
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "table.csv"
-    path.write_text("old")
-    with pytest.raises(OSError, match="disk full"), written_atomically(path) as temporary:
-        temporary.write_text("half")
-        raise OSError("disk full")
+    with written_atomically(path) as temporary:
+        temporary.write_text("old")
+
+    def fail_half_way() -> None:
+        with written_atomically(path) as temporary:
+            temporary.write_text("half")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail_half_way()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from crsbench.datasets.aptos2019 import read_listing
-from crsbench.datasets.base import Listing, load_definitions
+from crsbench.datasets.definitions import load_definitions
+from crsbench.datasets.tables import Listing
 from crsbench.errors import DataError
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"

@@ -6,13 +6,9 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from crsbench.datasets.base import (
-    DatasetDefinition,
-    build_index,
-    load_definitions,
-    missing_data,
-)
 from crsbench.datasets.chexpert import label_files, read_listing
+from crsbench.datasets.definitions import DatasetDefinition, load_definitions, missing_data
+from crsbench.datasets.indexing import build_index
 from crsbench.errors import DataError
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crsbench.datasets.base import DatasetDefinition, load_definitions, missing_data
+from crsbench.datasets.definitions import DatasetDefinition, load_definitions, missing_data
 from crsbench.errors import ConfigError
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"

@@ -9,8 +9,10 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from crsbench.datasets.base import DatasetDefinition, IndexResult, build_index, read_table
+from crsbench.datasets.definitions import DatasetDefinition
 from crsbench.datasets.folder import read_listing
+from crsbench.datasets.indexing import IndexResult, build_index
+from crsbench.datasets.tables import read_table
 from crsbench.errors import DataError
 
 HEADER = ["id", "path", "group", "label"]

@@ -8,15 +8,15 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from crsbench.datasets.base import (
-    EXCLUSIONS_SCHEMA,
+from crsbench.datasets.definitions import DatasetDefinition
+from crsbench.datasets.indexing import (
     IMAGES_SCHEMA,
     INDEX_SCHEMA,
-    DatasetDefinition,
     IndexResult,
     build_index,
     index_metadata,
 )
+from crsbench.datasets.tables import EXCLUSIONS_SCHEMA
 from crsbench.errors import DataError
 
 CLASSES = ["benign", "malignant"]

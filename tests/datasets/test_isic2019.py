@@ -5,8 +5,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from crsbench.datasets.base import DatasetDefinition, Listing, load_definitions
+from crsbench.datasets.definitions import DatasetDefinition, load_definitions
 from crsbench.datasets.isic2019 import read_listing
+from crsbench.datasets.tables import Listing
 from crsbench.errors import DataError
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"

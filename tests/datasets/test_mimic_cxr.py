@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from crsbench.datasets.base import DatasetDefinition, build_index, load_definitions, missing_data
+from crsbench.datasets.definitions import DatasetDefinition, load_definitions, missing_data
+from crsbench.datasets.indexing import build_index
 from crsbench.datasets.mimic_cxr import read_listing
 from crsbench.errors import DataError
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from crsbench.datasets.base import IndexResult, build_index, load_definitions
+from crsbench.datasets.definitions import load_definitions
+from crsbench.datasets.indexing import IndexResult, build_index
 
 ROOT = Path(__file__).parents[2]
 MINI = ROOT / ".." / "shared" / "mini"

@@ -52,12 +52,18 @@ EDITS = {
         "EDITED = True\n\n\ndef worst_axis(",
         {"score": 1, "figures": 1, "paper_check": 1},
     ),
-    "a figure": (f"{LIBRARY}/figures.py", "def ranks(", "EDITED = 1\n\n\ndef ranks(", {"figures": 1}),
-    "one loader": (
+    "a figure": (
+        f"{LIBRARY}/figures.py",
+        "def ranks(",
+        "EDITED = True\n\n\ndef ranks(",
+        {"figures": 1},
+    ),
+    "one encoder's loader": (
         f"{LIBRARY}/encoders/loaders/statistics.py",
-        '"""',
-        "",
-        None,
+        "def load_source(",
+        "EDITED = True\n\n\ndef load_source(",
+        {"weights": 1, "features_clean": 2, "features_perturbed": 1, "probe": 1, "evaluate": 1}
+        | AGGREGATION,
     ),
     "the tolerance of the probe": (
         "config/config.yaml",
@@ -73,7 +79,6 @@ EDITS = {
     ),
     "the batch size": ("config/tiny.yaml", "batch_size: 16", "batch_size: 8", {}),
 }
-del EDITS["one loader"]
 
 
 def test_a_finished_run_has_nothing_to_do(tiny):

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from crsbench.datasets.base import DatasetDefinition, build_index, index_metadata
+from crsbench.datasets.definitions import DatasetDefinition
+from crsbench.datasets.indexing import build_index, index_metadata
 from crsbench.files import write_csv, write_parquet
 from crsbench.jobs import job
 

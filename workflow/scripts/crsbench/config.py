@@ -5,12 +5,13 @@ nothing here has a default. Further files and ``--config`` pairs are merged over
 does: mappings key by key, lists and scalars replaced.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from crsbench.errors import ConfigError
 
@@ -150,11 +151,11 @@ class Settings(Model):
             repeated = sorted({str(item) for item in selected if selected.count(item) > 1})
             if repeated:
                 raise ValueError(f"{name}: {', '.join(repeated)} selected more than once")
+        if 1.0 not in self.label_fractions:
+            raise ValueError("label_fractions: 1.0 is missing; every axis refers to all labels")
         foreign = sorted(set(self.robustness_fractions) - set(self.label_fractions))
         if foreign:
             raise ValueError(f"robustness_fractions: {foreign[0]:g} is not among label_fractions")
-        if 1.0 not in self.label_fractions:
-            raise ValueError("label_fractions: 1.0 is missing; every axis refers to all labels")
         return self
 
     def probe_settings(self, probe: Probe) -> dict[str, float | int]:
@@ -235,43 +236,85 @@ def check_settings(merged: Mapping[str, Any], sources: Sequence[Source]) -> Sett
     try:
         return Settings.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(describe_errors(error, Settings, sources)) from error
+        raise ConfigError(
+            describe_errors(
+                error,
+                Settings,
+                where=lambda key: _file_of(key, sources),
+                documented_in="config/config.yaml",
+            )
+        ) from error
 
 
-def describe_errors(
-    error: ValidationError, model: type[BaseModel], sources: Sequence[Source]
-) -> str:
-    """Turn a validation error into lines of file, key, what was got and what is allowed."""
-    lines = []
-    for detail in error.errors():
-        location = tuple(part for part in detail["loc"])
-        file = _file_of(location, sources)
-        key = ".".join(str(part) for part in location)
-        lines.append(f"{file}: {key + ': ' if key else ''}{_explain(dict(detail), model)}")
-    return "\n".join(lines)
-
-
-def _file_of(location: tuple[Any, ...], sources: Sequence[Source]) -> str:
-    holding = [source.name for source in sources if location and location[0] in source.content]
+def _file_of(key: str, sources: Sequence[Source]) -> str:
+    holding = [source.name for source in sources if key in source.content]
     return holding[-1] if holding else sources[-1].name
 
 
-def _explain(detail: dict[str, Any], model: type[BaseModel]) -> str:
-    kind = detail["type"]
+def describe_errors(
+    error: ValidationError,
+    model: type[BaseModel],
+    *,
+    where: Callable[[str], str],
+    documented_in: str,
+) -> str:
+    """Turn a validation error into lines of place, key, what was got and what is allowed.
+
+    Parameters
+    ----------
+    error
+        What pydantic raised for `model`.
+    model
+        What was validated.
+    where
+        What to call the place of a fault, by its top-level key ("" for the whole).
+    documented_in
+        The page that a missing key is looked up in.
+    """
+    lines = []
+    for fault in error.errors():
+        path = [str(part) for part in fault["loc"]]
+        place = ": ".join([where(path[0] if path else ""), *filter(None, [".".join(path)])])
+        lines.append(f"{place}: {_explain(fault, model, documented_in)}")
+    return "\n".join(lines)
+
+
+def _explain(fault: ErrorDetails, model: type[BaseModel], documented_in: str) -> str:
+    kind = fault["type"]
     if kind == "extra_forbidden":
-        allowed = ", ".join(_fields_at(model, detail["loc"][:-1]))
-        return f"unknown key; allowed here: {allowed}"
+        return f"unknown key; allowed: {', '.join(_allowed_keys(model, fault['loc'][:-1]))}"
     if kind == "missing":
-        return "missing; config/config.yaml documents it"
-    message = detail["msg"].removeprefix("Value error, ")
-    return message if kind == "value_error" else f"{message}, got {detail['input']!r}"
+        return f"missing; {documented_in} documents it"
+    message = fault["msg"].removeprefix("Value error, ")
+    return message if kind == "value_error" else f"{message}, got {fault['input']!r}"
 
 
-def _fields_at(model: type[BaseModel], location: Sequence[Any]) -> list[str]:
-    for part in location:
-        field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            break
-        model = inner
-    return sorted(model.model_fields)
+def _allowed_keys(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """Return the keys that a user can write at a location inside a model.
+
+    Left out are those that the program fills in: the name of an entry, and the tag of a member of
+    a union, which a location has as a part of its own.
+    """
+    models, filled_in = [model], {"name"}
+    for part in map(str, location):
+        fields = [each.model_fields[part] for each in models if part in each.model_fields]
+        tags = {each: _tag_field(each, part) for each in models}
+        tagged = [each for each, field in tags.items() if field]
+        models = tagged or [m for field in fields for m in _models_in(field.annotation)] or models
+        filled_in |= {field for field in tags.values() if field}
+    return sorted(set(models[-1].model_fields) - filled_in)
+
+
+def _tag_field(model: type[BaseModel], tag: str) -> str | None:
+    """Return the field of a model that can only be this tag."""
+    for name, field in model.model_fields.items():
+        if get_origin(field.annotation) is Literal and get_args(field.annotation) == (tag,):
+            return name
+    return None
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that an annotation names, however deep inside tuples and unions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]

@@ -19,7 +19,12 @@ from crsbench.config import (
     merge_all,
     read_source,
 )
-from crsbench.datasets.base import DatasetDefinition, label_files, load_definitions, missing_data
+from crsbench.datasets.definitions import (
+    DatasetDefinition,
+    label_files,
+    load_definitions,
+    missing_data,
+)
 from crsbench.encoders.cards import EncoderCard, load_cards
 from crsbench.errors import ConfigError
 from crsbench.provenance import code_digest
@@ -84,7 +89,7 @@ class Plan:
         }
 
     def keys_of_cell(self, encoder: str, dataset: str, probe: str) -> dict[str, Any]:
-        """What the record keys of one probe of one cell follow from, as plain values."""
+        """Return `key_settings` of one probe of one cell."""
         own = {"cells": [[encoder, dataset]], "probes": [probe]}
         return self.key_settings | own | {"shift": {dataset: self.shift[dataset]}}
 
@@ -247,9 +252,7 @@ def _check_roles(settings: Settings, definitions: Mapping[str, DatasetDefinition
             raise ConfigError(f"shift: {name} is no shift target: its definition has no shift_of")
 
 
-def _absent(
-    settings: Settings, definitions: Mapping[str, DatasetDefinition]
-) -> dict[str, str]:
+def _absent(settings: Settings, definitions: Mapping[str, DatasetDefinition]) -> dict[str, str]:
     """Return the selected data that are not there and how to get them, where they may be skipped.
 
     With ``missing: error`` nothing is looked at here: indexing raises the same message.

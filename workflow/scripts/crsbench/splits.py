@@ -138,7 +138,7 @@ def split_index(
     Parameters
     ----------
     index
-        `crsbench.datasets.base.INDEX_SCHEMA`; rows in any order.
+        `crsbench.datasets.indexing.INDEX_SCHEMA`; rows in any order.
     dataset, seed
         What the random order of equal groups depends on.
     task, classes

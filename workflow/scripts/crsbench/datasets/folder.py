@@ -1,17 +1,17 @@
 """A dataset of your own: a folder of images and one CSV.
 
 The CSV has one row an image. Which columns hold its id, path (below the root), label, group, view
-and source is up to the definition (`crsbench.datasets.base.Columns`).
+and source is up to the definition (`crsbench.datasets.definitions.Columns`).
 """
 
 from pathlib import Path, PurePosixPath
 
 import polars as pl
 
-from crsbench.datasets.base import (
+from crsbench.datasets.definitions import DatasetDefinition
+from crsbench.datasets.tables import (
     LISTING_SCHEMA,
     ROW,
-    DatasetDefinition,
     Listing,
     class_labels,
     excluded,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import polars as pl
 
-from crsbench.datasets.base import (
+from crsbench.datasets.definitions import DatasetDefinition
+from crsbench.datasets.tables import (
     LISTING_SCHEMA,
     ROW,
-    DatasetDefinition,
     Listing,
     counted,
     excluded,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from crsbench.config import Model, read_yaml
+from crsbench.config import Model, describe_errors, read_yaml
 from crsbench.errors import ConfigError
 from crsbench.provenance import digest
 
@@ -445,48 +445,14 @@ def _read_card(name: str, entry: Any, path: Path) -> EncoderCard:
     try:
         return EncoderCard.model_validate({**entry, "name": name})
     except ValidationError as error:
-        lines = [f"{path}: encoder {name}: {_explain(dict(fault))}" for fault in error.errors()]
-        raise ConfigError("\n".join(lines)) from error
-
-
-def _explain(fault: dict[str, Any]) -> str:
-    key = ".".join(str(part) for part in fault["loc"])
-    place = f"{key}: " if key else ""
-    if fault["type"] == "extra_forbidden":
-        return f"{place}unknown key; allowed: {', '.join(_siblings(fault['loc']))}"
-    if fault["type"] == "missing":
-        return f"{place}missing"
-    if fault["type"] == "value_error":
-        return f"{place}{fault['msg'].removeprefix('Value error, ')}"
-    return f"{place}{fault['msg']}, got {fault['input']!r}"
-
-
-def _siblings(location: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that are allowed where a key was refused."""
-    parents = [NESTED[str(part)] for part in location[:-1] if str(part) in NESTED]
-    parent = parents[-1] if parents else EncoderCard
-    return sorted(set(parent.model_fields) - {"step", "kind", "name"})
-
-
-#: The models inside a card, by the word that an error's location has for them.
-NESTED: dict[str, type[Model]] = {
-    "feature": Feature,
-    "convert": Convert,
-    "stretch": Stretch,
-    "resize": Resize,
-    "pad": Pad,
-    "crop": Crop,
-    "scale": Scale,
-    "repeat": Repeat,
-    "normalise": Normalise,
-    "tensor_resize": TensorResize,
-    "hub": HubWeights,
-    "package": PackageWeights,
-    "drive": DriveWeights,
-    "file": FileWeights,
-    "random": RandomWeights,
-    "none": NoWeights,
-}
+        raise ConfigError(
+            describe_errors(
+                error,
+                EncoderCard,
+                where=lambda _: f"{path}: encoder {name}",
+                documented_in="docs/add-an-encoder.md",
+            )
+        ) from error
 
 
 def transform_digest(card: EncoderCard) -> str:

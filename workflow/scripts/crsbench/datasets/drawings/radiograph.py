@@ -135,7 +135,7 @@ def _labels(rng: np.random.Generator, signs: set[str]) -> dict[str, str]:
     return {label: _cell(rng, label, label in present) for label in LABELS}
 
 
-def _cell(rng: np.random.Generator, label: str, present: bool) -> str:  # noqa: FBT001
+def _cell(rng: np.random.Generator, label: str, present: bool) -> str:
     doubt = (UNCERTAIN_PRESENT if present else UNCERTAIN_ABSENT) * (label in UNCERTAIN)
     draw, blank = rng.random(2)
     if draw < doubt:
@@ -193,9 +193,9 @@ SITES = (
         portable=0.85,
         half_width=(0.58, 0.74),
         apex=(-0.74, -0.60),
-        contrast=(0.7, 1.0),
-        noise=(0.020, 0.050),
-        sharpening=(0.5, 1.2),
+        contrast=(0.75, 1.05),
+        noise=(0.015, 0.040),
+        sharpening=(0.3, 0.9),
         collimated=0.5,
     ),
 )
@@ -401,18 +401,18 @@ def _haze(rng: np.random.Generator, film: _Film) -> None:
 
 
 def _nodules(rng: np.random.Generator, film: _Film) -> None:
-    """Add one to three round nodules."""
-    for _ in range(int(rng.integers(1, 4))):
+    """Add one to four round nodules."""
+    for _ in range(int(rng.integers(1, 5))):
         centre = film.within(rng, _either(rng), across=(0.2, 0.85), down=(0.2, 0.85))
-        radii = rng.uniform(0.04, 0.10) * rng.uniform(0.85, 1.15, 2)
+        radii = rng.uniform(0.05, 0.10) * rng.uniform(0.85, 1.15, 2)
         nodule = canvas.ellipses(film.size_px, centre, radii=radii, softness=0.016)
-        film.cloud(nodule, rng.uniform(0.20, 0.34))
+        film.cloud(nodule, rng.uniform(0.26, 0.40))
 
 
 def _edema(rng: np.random.Generator, film: _Film) -> None:
     """Add haze spreading from both hila, with short septal lines at the lateral bases."""
     grain = 1 + 0.45 * canvas.cloud(rng, film.size_px, cells=14)
-    strength = rng.uniform(0.16, 0.28)
+    strength = rng.uniform(0.20, 0.32)
     for side in (-1, 1):
         wing = np.exp(-(((side * film.x - 0.25) / 0.2) ** 2 + ((film.y + 0.02) / 0.3) ** 2))
         film.cloud(wing * grain * film.lungs[side], strength)
@@ -459,8 +459,8 @@ def _pneumonia(rng: np.random.Generator, film: _Film) -> None:
 
 def _atelectasis(rng: np.random.Generator, film: _Film) -> None:
     """Add plate-like bands at a base."""
-    for side in _one_or_both(rng, both=0.4):
-        n_bands = int(rng.integers(2, 4))
+    for side in _one_or_both(rng, both=0.6):
+        n_bands = int(rng.integers(2, 5))
         bands = []
         for height in film.base - rng.uniform(0.04, 0.3, n_bands):
             start, end = sorted(rng.uniform(0.2, film.half_width, 2))
@@ -487,8 +487,8 @@ def _pneumothorax(rng: np.random.Generator, film: _Film) -> None:
 
 def _effusion(rng: np.random.Generator, film: _Film) -> None:
     """Add fluid above the diaphragm, higher at the side wall than at the heart."""
-    for side in _one_or_both(rng, both=0.35):
-        height = rng.uniform(0.08, 0.38)
+    for side in _one_or_both(rng, both=0.45):
+        height = rng.uniform(0.12, 0.42)
         climb = np.clip(side * film.x / film.half_width, 0, 1) ** 3
         level = film.base + 0.08 - height - 0.22 * climb
         film.fill(canvas.step(film.y - level, 0.05) * film.lungs[side] * 0.9, SOFT_TISSUE)
