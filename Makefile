@@ -43,7 +43,7 @@ lint: $(STAMP)
 
 # The long checks, not part of CI: docs/development.md says what each must show.
 acceptance: $(STAMP)
-	$(BIN)/python tests/acceptance.py
+	$(BIN)/python -m pytest -m acceptance -s
 
 lock:
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --no-header \

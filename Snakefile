@@ -13,6 +13,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/features.smk"
 include: "workflow/rules/probes.smk"
 include: "workflow/rules/score.smk"
+include: "workflow/rules/validity.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/paper.smk"
 
@@ -21,5 +22,6 @@ rule all:
     default_target: True
     input:
         rules.score.output,
+        [ANALYSES[name] for name in SETTINGS.analyses],
         rules.figures.output,
         rules.paper_check.output,

@@ -1,11 +1,19 @@
 """Settings: everything checked before anything runs, with the file and the key in the error."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field, ValidationError
 
-from crsbench.config import Source, check_settings, merge_all, read_source
+from crsbench.config import (
+    Model,
+    Source,
+    check_settings,
+    describe_errors,
+    merge_all,
+    read_source,
+)
 from crsbench.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +67,62 @@ def test_a_missing_key_is_named():
     content = {key: value for key, value in BASE.content.items() if key != "seeds"}
     with pytest.raises(ConfigError, match=r"seeds: missing; config/config\.yaml documents it"):
         check_settings(content, [Source("config.yaml", content)])
+
+
+class Red(Model):
+    kind: Literal["red"]
+    depth: int
+
+
+class Blue(Model):
+    kind: Literal["blue"]
+    to: Literal["sky", "sea"]
+    mark: Literal["dot"] = "dot"
+
+
+class Palette(Model):
+    name: str
+    best: Annotated[Red | Blue, Field(discriminator="kind")]
+    all: tuple[Annotated[Red | Blue, Field(discriminator="kind")], ...] = ()
+    spare: Red | None = None
+
+
+RED = {"kind": "red", "depth": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ({"bset": RED}, "p.yaml: bset: unknown key; allowed: all, best, spare"),
+        ({"best": RED | {"hue": 1}}, "p.yaml: best.red.hue: unknown key; allowed: depth"),
+        (
+            {"all": [RED, {"kind": "blue", "to": "sky", "hue": 1}]},
+            "p.yaml: all.1.blue.hue: unknown key; allowed: mark, to",
+        ),
+        ({"spare": RED | {"hue": 1}}, "p.yaml: spare.hue: unknown key; allowed: depth, kind"),
+        ({"spare": {"kind": "red"}}, "p.yaml: spare.depth: missing; the manual documents it"),
+    ],
+)
+def test_allowed_keys_are_those_of_the_part_that_was_meant(content, line):
+    with pytest.raises(ValidationError) as caught:
+        Palette.model_validate({"name": "warm", "best": RED} | content)
+    described = describe_errors(
+        caught.value, Palette, where=lambda _: "p.yaml", documented_in="the manual"
+    )
+    assert described == line
+
+
+def test_each_fault_has_its_own_line_and_place():
+    with pytest.raises(ValidationError) as caught:
+        Palette.model_validate({"best": {"kind": "red", "depth": "deep"}})
+    described = describe_errors(
+        caught.value, Palette, where=lambda key: f"<{key}>", documented_in="the manual"
+    )
+    assert described.splitlines() == [
+        "<name>: name: missing; the manual documents it",
+        "<best>: best.red.depth: Input should be a valid integer, unable to parse string as an "
+        "integer, got 'deep'",
+    ]
 
 
 def test_a_file_that_is_not_there_or_no_mapping_is_named(tmp_path):

@@ -1,11 +1,19 @@
 """Definitions of datasets: complete, typed, and refused with file, dataset and key."""
 
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 import yaml
 
-from crsbench.datasets.definitions import DatasetDefinition, load_definitions, missing_data
+from crsbench import datasets
+from crsbench.datasets.definitions import (
+    ADAPTERS,
+    DatasetDefinition,
+    load_definitions,
+    missing_data,
+)
 from crsbench.errors import ConfigError
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"
@@ -49,6 +57,14 @@ def test_missing_data_say_where_they_were_sought_and_how_to_get_them(tmp_path, n
     assert ".csv" in missing_data(definition)
 
 
+def test_the_adapters_are_the_modules_that_read_a_listing():
+    names = [module.name for module in iter_modules(datasets.__path__)]
+    modules = {name: import_module(f"crsbench.datasets.{name}") for name in names}
+    readers = [name for name, module in modules.items() if hasattr(module, "read_listing")]
+    assert sorted(readers) == list(ADAPTERS)
+    assert all(hasattr(modules[name], "label_files") for name in ADAPTERS)
+
+
 def test_a_users_file_adds_to_the_official_ones(tmp_path):
     own = definition_file(tmp_path, clinic=ENTRY)
     definitions = load_definitions([OFFICIAL, own], data_root="data", store="results")
@@ -83,6 +99,10 @@ def test_the_same_name_in_two_files_is_an_error_that_names_both(tmp_path):
     [
         ({"lable": "x"}, r"lable: unknown key; allowed: .*classes, columns, csv, domain"),
         ({"columns": {"ident": "x"}}, r"columns\.ident: unknown key; allowed: group, id, label"),
+        (
+            {"phantom": {"knd": "x"}},
+            r"phantom\.knd: unknown key; allowed: kind, n_images, seed, si",
+        ),
         ({"adapter": "zip"}, r"adapter: 'zip' is unknown; allowed: aptos2019, .*isic2019"),
         ({"task": "regression"}, r"task: Input should be 'multiclass', 'ordinal' or 'multilabel'"),
         ({"classes": ["a", "a", "b"]}, r"classes: a named more than once"),
@@ -101,7 +121,7 @@ def test_a_wrong_key_is_named_with_file_dataset_and_what_is_allowed(tmp_path, ch
 
 def test_a_missing_key_is_named(tmp_path):
     without_task = {key: value for key, value in ENTRY.items() if key != "task"}
-    with pytest.raises(ConfigError, match=r"mine\.yaml: dataset clinic: task: missing"):
+    with pytest.raises(ConfigError, match=r"mine\.yaml: dataset clinic: task: missing; docs/add"):
         load(tmp_path, clinic=without_task)
 
 

@@ -1,6 +1,5 @@
 """A dataset of one's own, and every kind of bad input that a label file can be."""
 
-import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from PIL import Image
 from crsbench.datasets.definitions import DatasetDefinition
 from crsbench.datasets.folder import read_listing
 from crsbench.datasets.indexing import IndexResult, build_index
-from crsbench.datasets.tables import read_table
 from crsbench.errors import DataError
 
 HEADER = ["id", "path", "group", "label"]
@@ -110,12 +108,6 @@ def test_multilabel_columns_are_named_like_the_classes(tmp_path):
 def test_the_form_of_the_csv_does_not_matter(tmp_path, raw):
     samples = read_listing(dataset(tmp_path, raw=raw)).samples
     assert samples.rows() == [("a", "images/a.png", "g1", [0], None, None, None)]
-
-
-def test_a_packed_csv_is_read(tmp_path):
-    path = tmp_path / "labels.csv.gz"
-    path.write_bytes(gzip.compress(b"id\na\n"))
-    assert read_table(path, required=["id"]).rows() == [(2, "a")]
 
 
 @pytest.mark.parametrize(

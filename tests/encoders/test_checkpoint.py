@@ -5,17 +5,13 @@ import socket
 import types
 from pathlib import Path
 
+import huggingface_hub
 import pytest
+from huggingface_hub import constants, errors
 
-pytestmark = pytest.mark.torch
-pytest.importorskip("torch")
-
-import huggingface_hub  # noqa: E402
-from huggingface_hub import constants, errors  # noqa: E402
-
-from crsbench.encoders.cards import EncoderCard, load_cards  # noqa: E402
-from crsbench.encoders.loaders import checkpoint  # noqa: E402
-from crsbench.errors import WeightsError  # noqa: E402
+from crsbench.encoders.cards import EncoderCard, load_cards
+from crsbench.encoders.loaders import checkpoint
+from crsbench.errors import WeightsError
 
 CARDS = load_cards([Path(__file__).parents[2] / "config" / "encoders.yaml"])
 

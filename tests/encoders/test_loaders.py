@@ -12,18 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from safetensors.torch import load_file, save_file
 
-pytestmark = pytest.mark.torch
-torch = pytest.importorskip("torch")
-
-import timm  # noqa: E402
-import torchvision  # noqa: E402
-import transformers  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-from crsbench.encoders.cards import EncoderCard, input_px, load_cards  # noqa: E402
-from crsbench.encoders.weights import load_encoder, write_weights  # noqa: E402
-from crsbench.errors import WeightsError  # noqa: E402
+from crsbench.encoders.cards import EncoderCard, input_px, load_cards
+from crsbench.encoders.weights import load_encoder, write_weights
+from crsbench.errors import WeightsError
 
 CARDS = load_cards([Path(__file__).parents[2] / "config" / "encoders.yaml"])
 PUBLISHED = list(CARDS)[:15]

@@ -4,16 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
 
-pytestmark = pytest.mark.torch
-torch = pytest.importorskip("torch")
-
-import transformers  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-
-from crsbench.encoders.cards import EncoderCard, load_cards  # noqa: E402
-from crsbench.encoders.weights import load_encoder, write_weights  # noqa: E402
-from crsbench.errors import WeightsError  # noqa: E402
+from crsbench.encoders.cards import EncoderCard, load_cards
+from crsbench.encoders.weights import load_encoder, write_weights
+from crsbench.errors import WeightsError
 
 SQUASH_32 = "transform: {resize_px: 32, interpolation: bicubic, normalise: half}"
 

@@ -4,15 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as tv
 
-pytestmark = pytest.mark.torch
-torch = pytest.importorskip("torch")
-
-from PIL import Image  # noqa: E402
-from torchvision import transforms as tv  # noqa: E402
-
-from crsbench.encoders.cards import EncoderCard, input_px, load_cards  # noqa: E402
-from crsbench.encoders.transforms import build_transform, see  # noqa: E402
+from crsbench.encoders.cards import EncoderCard, input_px, load_cards
+from crsbench.encoders.transforms import build_transform, see
 
 DEFINITIONS = Path(__file__).parents[2] / "config" / "encoders.yaml"
 CARDS = load_cards([DEFINITIONS])

@@ -7,25 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
 
-pytestmark = pytest.mark.torch
-torch = pytest.importorskip("torch")
-
-import timm  # noqa: E402
-from PIL import Image  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-from crsbench.encoders.cards import EncoderCard, input_px, load_cards  # noqa: E402
-from crsbench.encoders.loaders import checkpoint, efficientnet_lite  # noqa: E402
-from crsbench.encoders.transforms import build_transform  # noqa: E402
-from crsbench.encoders.weights import (  # noqa: E402
+from crsbench.encoders.cards import EncoderCard, input_px, load_cards
+from crsbench.encoders.loaders import checkpoint, efficientnet_lite
+from crsbench.encoders.transforms import build_transform
+from crsbench.encoders.weights import (
     available_loaders,
     load_encoder,
     loader_module,
     read_weights_metadata,
     write_weights,
 )
-from crsbench.errors import WeightsError  # noqa: E402
+from crsbench.errors import WeightsError
 
 ROOT = Path(__file__).parents[2]
 CARDS = load_cards([ROOT / "config" / "encoders.yaml"])

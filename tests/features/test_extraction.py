@@ -6,28 +6,25 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
+from PIL import Image
 
-pytestmark = pytest.mark.torch
-torch = pytest.importorskip("torch")
-
-from PIL import Image  # noqa: E402
-
-from crsbench.encoders.cards import EncoderCard, load_cards  # noqa: E402
-from crsbench.encoders.transforms import build_transform  # noqa: E402
-from crsbench.encoders.weights import LoadedEncoder, load_encoder, write_weights  # noqa: E402
-from crsbench.errors import ConfigError, CrsBenchError, DataError  # noqa: E402
-from crsbench.features.extraction import (  # noqa: E402
+from crsbench.encoders.cards import EncoderCard, load_cards
+from crsbench.encoders.transforms import build_transform
+from crsbench.encoders.weights import LoadedEncoder, load_encoder, write_weights
+from crsbench.errors import ConfigError, CrsBenchError, DataError
+from crsbench.features.extraction import (
     BATCH_TOLERANCE,
     Compute,
     chosen_device,
     extract_clean,
-    extract_perturbed,
     write_extracted,
 )
-from crsbench.features.table import read_features  # noqa: E402
-from crsbench.files import read_metadata  # noqa: E402
-from crsbench.images import canonical_image  # noqa: E402
-from crsbench.perturbations import manifest_rows  # noqa: E402
+from crsbench.features.perturbed import extract_perturbed
+from crsbench.features.table import read_features
+from crsbench.files import read_metadata
+from crsbench.images import canonical_image
+from crsbench.perturbations import manifest_rows
 
 CARDS = load_cards([Path(__file__).parents[2] / "config" / "encoders.yaml"])
 N_IMAGES = 5

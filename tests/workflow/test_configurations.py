@@ -17,9 +17,7 @@ OFFICIAL = ["isic2019", "aptos2019", "chexpert"]
 def plan_of(monkeypatch: pytest.MonkeyPatch, *files: str, **over: object) -> Plan:
     monkeypatch.chdir(ROOT)
     paths = ["config/config.yaml", *files]
-    return make_plan(
-        merge_all([*map(read_source, paths), Source("--config", over)]), files=paths
-    )
+    return make_plan(merge_all([*map(read_source, paths), Source("--config", over)]), files=paths)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.weights import load_encoder
-from crsbench.features.extraction import Compute, extract_perturbed, write_extracted
+from crsbench.features.extraction import Compute, write_extracted
+from crsbench.features.perturbed import extract_perturbed
 from crsbench.files import read_metadata, read_parquet
 from crsbench.jobs import job
 from crsbench.progress import meter

@@ -19,9 +19,13 @@ from crsbench.errors import ConfigError
 PERTURBATIONS = ("blur", "jpeg", "contrast", "rician", "fov")
 SEVERITIES = (1, 2, 3)
 PROBES = ("logistic",)
+#: With more seeds their multisets are too many to enumerate (`crsbench.resampling`).
+MOST_EXACT_SEEDS = 10
 
 Perturbation = Literal["blur", "jpeg", "contrast", "rician", "fov"]
 Probe = Literal["logistic"]
+Analysis = Literal["bootstrap", "case_bootstrap", "validity"]
+SeedDraws = Literal["paired", "exact", "per_dataset"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 
@@ -106,6 +110,24 @@ class Score(Model):
         return self
 
 
+class Resampling(Model):
+    """How the two bootstraps draw, and the seed that all analyses draw from."""
+
+    seed: int
+    seed_replicates: Annotated[int, Field(gt=0)]
+    seed_draws: Annotated[tuple[SeedDraws, ...], Field(min_length=1)]
+    case_replicates: Annotated[int, Field(gt=0)]
+
+
+class Validity(Model):
+    """How often panels, insertions and weights are drawn."""
+
+    panel_draws: Annotated[int, Field(gt=0)]
+    panel_sizes: tuple[Annotated[int, Field(gt=1)], ...]
+    insertion_trials: Annotated[int, Field(gt=0)]
+    weight_draws: Annotated[int, Field(gt=0)]
+
+
 class Extraction(Model):
     """How features are computed; none of it changes a feature beyond the stated tolerance."""
 
@@ -142,11 +164,15 @@ class Settings(Model):
     metrics: Metrics
     robustness_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]
     score: Score
+    analyses: tuple[Analysis, ...]
+    resampling: Resampling
+    validity: Validity
     extraction: Extraction
 
     @model_validator(mode="after")
     def _selections_make_sense(self) -> Self:
-        for name in ("encoders", "datasets", "shift", "label_fractions", "seeds", "perturbations"):
+        lists = ("encoders", "datasets", "shift", "label_fractions", "seeds", "perturbations")
+        for name in (*lists, "analyses"):
             selected = getattr(self, name)
             repeated = sorted({str(item) for item in selected if selected.count(item) > 1})
             if repeated:
@@ -156,6 +182,22 @@ class Settings(Model):
         foreign = sorted(set(self.robustness_fractions) - set(self.label_fractions))
         if foreign:
             raise ValueError(f"robustness_fractions: {foreign[0]:g} is not among label_fractions")
+        return self
+
+    @model_validator(mode="after")
+    def _analyses_are_possible(self) -> Self:
+        bootstraps = [name for name in self.analyses if name != "validity"]
+        if bootstraps and self.robustness_fractions != (1.0,):
+            raise ValueError(
+                f"analyses: {', '.join(bootstraps)} cannot be made unless robustness_fractions is "
+                "[1.0]; leave them out"
+            )
+        exact = "bootstrap" in bootstraps and "exact" in self.resampling.seed_draws
+        if exact and len(self.seeds) > MOST_EXACT_SEEDS:
+            raise ValueError(
+                f"resampling.seed_draws: exact is possible with {MOST_EXACT_SEEDS} seeds or fewer, "
+                f"not with {len(self.seeds)}; leave it out"
+            )
         return self
 
     def probe_settings(self, probe: Probe) -> dict[str, float | int]:

@@ -62,8 +62,9 @@ def kendall_tau_b(first: Floats, second: Floats) -> Floats:
 
 def spearman(first: Floats, second: Floats) -> Floats:
     """Return Spearman's rho, the correlation of the mid-ranks, shape (...)."""
+    n_items = max(1, first.shape[-1])  # no items: no mean, and no warning either
     a, b = (
-        ranks - ranks.mean(axis=-1, keepdims=True)
+        ranks - ranks.sum(axis=-1, keepdims=True) / n_items
         for ranks in (mid_ranks(first), mid_ranks(second))
     )
     spread = (a**2).sum(axis=-1) * (b**2).sum(axis=-1)

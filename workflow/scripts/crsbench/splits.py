@@ -6,16 +6,9 @@
 - Label subsamples of the train side are nested for each seed and stratified.
 - Targets are made from labels in one place, for a source and a shift target alike.
 
-Both splitting and subsampling put units (groups, or images) one by one into bins (sides, or the
-shells between two label fractions). With A the counts in bin s so far of label k, D the counts it
-shall have, T the label's total, a unit with counts c goes where it lowers the weighted chi-square
-sum_k 1/T_k (A - D)^2 / D the most, i.e. where
-
-    sum_k c_k/T_k (D_sk - A_sk - c_k/2) / D_sk
-
-is largest; the number of images is one more label. Ahead of that, what each bin must have at least
-one of is placed, the rarest first. Sums are correctly rounded (`math.fsum`) or of whole numbers, so
-that machines and versions agree to the last bit.
+Both splitting and subsampling are stratified in the same way (`crsbench.stratification`): sides get
+whole groups, and the shells between two label fractions get images. Ahead of that, what each bin
+must have at least one of is placed, the rarest first.
 """
 
 import json
@@ -29,6 +22,7 @@ import polars as pl
 
 from crsbench.errors import DataError
 from crsbench.provenance import frame_digest, generator
+from crsbench.stratification import UNPLACED, Units, fill, represent
 
 #: Sides of the split, in the order in which they get an example of a rare class.
 SIDES = ("train", "test", "calibration")
@@ -36,7 +30,6 @@ Task = Literal["multiclass", "ordinal", "multilabel"]
 Uncertain = Literal["mask", "zeros", "ones", "mixed"]
 
 _POSITIVE_IF_UNCERTAIN = frozenset({"Atelectasis", "Edema"})
-_UNPLACED = -1
 
 
 @dataclass(frozen=True)
@@ -170,11 +163,11 @@ def split_index(
     shuffled = generator("split", dataset, seed).permutation(len(names))
     weight = np.array([math.fsum(row) for row in counts / counts.sum(axis=0)])
     order = shuffled[np.argsort(-weight[shuffled], kind="stable")]
-    side = np.full(len(names), _UNPLACED)
+    side = np.full(len(names), UNPLACED)
     to_cover = _sums_by_group(_values_to_cover(values), group, len(names)) > 0
-    _represent(to_cover, order, side, n_bins=len(SIDES))
+    represent(to_cover, order, side, n_bins=len(SIDES))
     shares = np.array([fractions[name] for name in SIDES])
-    _fill(counts, order, side, shares=shares, capacity=np.full(len(SIDES), np.inf))
+    fill(Units.of(counts), order, side, shares=shares, capacity=np.full(len(SIDES), np.inf))
     empty = set(range(len(SIDES))) - set(side)
     if empty:
         raise DataError(f"{where} leave none for {SIDES[min(empty)]}; get more data")
@@ -238,9 +231,10 @@ def label_subsamples(
         both = to_cover.any(axis=0).reshape(2, -1).all(axis=0)
         to_cover = to_cover[:, np.tile(both, 2)]
     fractions = sorted(label_fractions)
+    units = Units.of(_strata(values))
     draws = [
         _shells(
-            _strata(values),
+            units,
             to_cover,
             fractions=fractions,
             order=generator("label subsample", dataset, seed).permutation(train.height),
@@ -258,19 +252,19 @@ def label_subsamples(
 
 
 def _shells(
-    strata: np.ndarray, to_cover: np.ndarray, *, fractions: Sequence[float], order: np.ndarray
+    units: Units, to_cover: np.ndarray, *, fractions: Sequence[float], order: np.ndarray
 ) -> np.ndarray:
     """Return for each sample the first fraction that holds it, as a position; (N,).
 
     The last position, one past the fractions, is that of samples in no subsample.
     """
-    n_samples = len(strata)
-    placed = np.full(n_samples, _UNPLACED)
-    _represent(to_cover, order, placed, n_bins=1)
+    n_samples = len(order)
+    placed = np.full(n_samples, UNPLACED)
+    represent(to_cover, order, placed, n_bins=1)
     smallest = int((placed == 0).sum())
     ends = [max(_half_up(f * n_samples), smallest) for f in fractions]
     sizes = np.diff([0, *ends, n_samples])
-    _fill(strata, order, placed, shares=sizes / n_samples, capacity=sizes)
+    fill(units, order, placed, shares=sizes / n_samples, capacity=sizes)
     return placed
 
 
@@ -301,95 +295,6 @@ def _sums_by_group(columns: np.ndarray, group: np.ndarray, n_groups: int) -> np.
     """Sum the columns (N, K) over the rows of each group; (G, K)."""
     sums = [np.bincount(group, weights=column, minlength=n_groups) for column in columns.T]
     return np.column_stack(sums)
-
-
-def _represent(required: np.ndarray, order: np.ndarray, placed: np.ndarray, *, n_bins: int) -> None:
-    """Place a unit of each required kind in each of the first bins, as far as there are units.
-
-    Parameters
-    ----------
-    required : ndarray of bool, (units, kinds)
-    order : ndarray of int, (units,)
-        Which unit is taken where several would do.
-    placed : ndarray of int, (units,)
-        Bin of each unit, or `_UNPLACED`; changed in place.
-    """
-    n_units = required.sum(axis=0)
-    for kind in np.argsort(n_units, kind="stable"):
-        candidates = order[required[order, kind]]
-        for target in range(n_bins):
-            free = candidates[placed[candidates] == _UNPLACED]
-            if len(free) and not (placed[candidates] == target).any():
-                placed[free[0]] = target
-
-
-class _Bin:
-    """A side or shell while it is filled; plain floats, because single units are put in."""
-
-    def __init__(
-        self,
-        position: int,
-        counts: np.ndarray,
-        placed: np.ndarray,
-        *,
-        share: float,
-        capacity: float,
-    ) -> None:
-        total = counts.sum(axis=0)
-        inside = counts[placed == position].sum(axis=0)
-        self.position = position
-        self.room = capacity - inside[-1]
-        self._need = ((share * total - inside) / (share * total * total)).tolist()
-        self._step = (1 / (share * total * total)).tolist()
-
-    def gain(self, content: Sequence[tuple[int, float]]) -> float:
-        """Return by how much the weighted chi-square falls, halved, with this content inside."""
-        need, step = self._need, self._step
-        return math.fsum([count * (need[k] - 0.5 * count * step[k]) for k, count in content])
-
-    def take(self, content: Sequence[tuple[int, float]]) -> None:
-        """Put the content inside."""
-        for k, count in content:
-            self._need[k] -= count * self._step[k]
-        self.room -= content[-1][1]
-
-
-def _fill(
-    counts: np.ndarray,
-    order: np.ndarray,
-    placed: np.ndarray,
-    *,
-    shares: np.ndarray,
-    capacity: np.ndarray,
-) -> None:
-    """Place all other units where they lower the weighted chi-square most (see the module).
-
-    Parameters
-    ----------
-    counts : ndarray of float64, (units, K)
-        The last column is the number of images.
-    order : ndarray of int, (units,)
-        In which the units are placed.
-    placed : ndarray of int, (units,)
-        Bin of each unit, or `_UNPLACED`; changed in place.
-    shares, capacity : ndarray, (bins,)
-        Wanted share of each bin, and the number of images at which it is closed.
-    """
-    bins = [
-        _Bin(position, counts, placed, share=share, capacity=size)
-        for position, (share, size) in enumerate(zip(shares, capacity, strict=True))
-        if share > 0
-    ]
-    bins = [each for each in bins if each.room > 0]
-    units = order[placed[order] == _UNPLACED]
-    for unit, row in zip(units.tolist(), counts[units].tolist(), strict=True):
-        content = [(k, count) for k, count in enumerate(row) if count]
-        gains = [each.gain(content) for each in bins]
-        chosen = bins[gains.index(max(gains))]
-        chosen.take(content)
-        placed[unit] = chosen.position
-        if chosen.room <= 0:
-            bins.remove(chosen)
 
 
 def _notes_on_sizes(

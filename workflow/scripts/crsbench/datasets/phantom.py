@@ -40,9 +40,7 @@ class _Kind:
 KINDS = {
     dermoscopy.KIND: _Kind(dermoscopy.plan, dermoscopy.draw, dermoscopy.COLUMNS),
     fundus.KIND: _Kind(fundus.plan, fundus.draw, fundus.COLUMNS),
-    **{
-        site.kind: _Kind(site.plan, site.draw, radiograph.COLUMNS) for site in radiograph.SITES
-    },
+    **{site.kind: _Kind(site.plan, site.draw, radiograph.COLUMNS) for site in radiograph.SITES},
 }
 
 

@@ -5,7 +5,7 @@ Positions and lengths are in half-widths of the image (x to the right, y downwar
 (3, H, W) or (H, W) with values in [0, 1]; masks are float arrays (H, W) in [0, 1].
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,7 +137,7 @@ def _averaged(canvas: Image.Image) -> Array:
 def walk(
     rng: np.random.Generator,
     *,
-    start: Sequence[float],
+    start: ArrayLike,
     angle: float,
     length: float,
     wander: float,
@@ -181,7 +181,9 @@ def blur(image: Array, sigma: float) -> Array:
 def to_image(image: Array) -> Image.Image:
     """Return the 8-bit Pillow image, grey or RGB; values outside [0, 1] are clipped."""
     pixels = np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
-    return Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels, 0, -1) if image.ndim == 3 else pixels))
+    return Image.fromarray(
+        np.ascontiguousarray(np.moveaxis(pixels, 0, -1) if image.ndim == 3 else pixels)
+    )
 
 
 def from_image(image: Image.Image) -> Array:

@@ -27,9 +27,7 @@ class Case:
     signs: frozenset[str]
     cells: Mapping[str, str]
 
-    def randomness(
-        self, kind: str, seed: int
-    ) -> tuple[np.random.Generator, np.random.Generator]:
+    def randomness(self, kind: str, seed: int) -> tuple[np.random.Generator, np.random.Generator]:
         """Return the generators of what the subject's images share, and of this image alone."""
         return (
             generator("phantom", kind, seed, "subject", self.group),

@@ -44,6 +44,10 @@ TINTED = 3
 #: Range of the contrast of a lesion's structures.
 CONTRAST = (0.08, 0.55)
 
+#: Number of hairs (from, below) on bare, sparse and dense skin, and how often each occurs.
+HAIRS = ((0, 1), (1, 6), (6, 18))
+HAIRINESS = (0.45, 0.35, 0.20)
+
 SKIN = np.array([[0.93, 0.76, 0.67], [0.86, 0.66, 0.55], [0.74, 0.53, 0.41], [0.58, 0.39, 0.29]])
 PIGMENT = np.array([[0.50, 0.31, 0.20], [0.36, 0.21, 0.15], [0.62, 0.38, 0.33], [0.45, 0.33, 0.30]])
 DARK_BROWN = np.array([0.20, 0.11, 0.08])
@@ -61,7 +65,9 @@ def plan(n_images: int, seed: int) -> list[Case]:
         for size in subject_sizes(rng, count, IMAGES_PER_LESION)
     ]
     return [
-        Case(f"lesion{number:04d}-{shot}", f"lesion{number:04d}", frozenset({name}), {"label": name})
+        Case(
+            f"lesion{number:04d}-{shot}", f"lesion{number:04d}", frozenset({name}), {"label": name}
+        )
         for number, (name, size) in enumerate(lesions[k] for k in rng.permutation(len(lesions)))
         for shot in range(size)
     ]
@@ -150,7 +156,9 @@ def _scene(rng: np.random.Generator, name: str, size_px: int) -> Array:
     lesion = _lesion(rng, HABITS[name], size_px)
     colour = _mixed(rng, np.vstack([PIGMENT, np.tile(HABITS[name].tint, (TINTED, 1))]))
     pigment = colour * tone / SKIN[1]
-    shade = 0.035 * canvas.cloud(rng, size_px, cells=6, n_octaves=2) - 0.10 * np.clip(lesion.depth, 0, 1)
+    shade = 0.035 * canvas.cloud(rng, size_px, cells=6, n_octaves=2) - 0.10 * np.clip(
+        lesion.depth, 0, 1
+    )
     body = image * 0.25 + canvas.tint(pigment) * 0.75 + shade
     image = canvas.blend(image, body, lesion.mask * rng.uniform(0.45, 0.9))
     for structure in _borrowed(rng, name):
@@ -237,7 +245,9 @@ def _with_mesh(image: Array, lesion: _Lesion, *, where: Array, bending: float) -
 def _blotches(image: Array, lesion: _Lesion) -> Array:
     """Paint patches of several colours: black-brown, blue-grey veil, red, regression white."""
     for colour in (DARK_BROWN, BLUE_GREY, VESSEL * 0.9, WHITE * 0.85):
-        patch = canvas.step(canvas.cloud(lesion.rng, lesion.size_px, cells=6, n_octaves=2) - 0.7, 0.35)
+        patch = canvas.step(
+            canvas.cloud(lesion.rng, lesion.size_px, cells=6, n_octaves=2) - 0.7, 0.35
+        )
         image = canvas.blend(image, colour, patch * lesion.mask * 0.75 * lesion.contrast)
     return image
 
@@ -317,9 +327,7 @@ def _openings(image: Array, lesion: _Lesion) -> Array:
     rng = lesion.rng
     n_plugs, n_cysts = lesion.number(6, 14), lesion.number(6, 14)
     plugs = _ovals(lesion, lesion.points(n_plugs), 0.014, 0.034, 0.012)
-    cysts = canvas.dots(
-        lesion.size_px, lesion.points(n_cysts), rng.uniform(0.010, 0.020, n_cysts)
-    )
+    cysts = canvas.dots(lesion.size_px, lesion.points(n_cysts), rng.uniform(0.010, 0.020, n_cysts))
     image = canvas.blend(image, DARK_BROWN, plugs * 0.85 * lesion.contrast)
     return canvas.blend(image, WHITE, cysts * 0.85 * lesion.contrast)
 
@@ -408,8 +416,12 @@ def _framed(rng: np.random.Generator, scene: Image.Image, size_px: int) -> Array
     middle = scene.width / 2 * (1 + rng.uniform(-0.08, 0.08, 2))
     half = size_px / 2
     coefficients = (
-        c, -s, middle[0] - c * half + s * half,
-        s, c, middle[1] - s * half - c * half,
+        c,
+        -s,
+        middle[0] - c * half + s * half,
+        s,
+        c,
+        middle[1] - s * half - c * half,
     )
     view = scene.transform(
         (size_px, size_px), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC
@@ -420,7 +432,7 @@ def _framed(rng: np.random.Generator, scene: Image.Image, size_px: int) -> Array
 
 
 def _with_hairs(rng: np.random.Generator, image: Array) -> Array:
-    n_hairs = int(rng.choice([0, rng.integers(1, 6), rng.integers(6, 18)], p=[0.45, 0.35, 0.2]))
+    n_hairs = int(rng.integers(*HAIRS[rng.choice(len(HAIRS), p=HAIRINESS)]))
     lie = rng.uniform(0, 2 * np.pi)
     paths = [
         canvas.walk(

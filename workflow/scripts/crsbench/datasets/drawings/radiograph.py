@@ -101,9 +101,7 @@ class Site:
             signs = self._signs(rng)
             for study in range(1, n_studies + 1):
                 cases.append(self._study(rng, f"{patient}-study{study}", patient, signs))
-                signs = {sign for sign in signs if rng.random() < PERSISTENCE} | {
-                    sign for sign in self._signs(rng) if rng.random() > PERSISTENCE
-                }
+                signs = self._later(rng, signs)
         return cases
 
     def draw(self, case: Case, size_px: int, seed: int) -> Image.Image:
@@ -120,9 +118,17 @@ class Site:
             return set()
         return {sign for sign, share in self.prevalence.items() if rng.random() < share}
 
-    def _study(
-        self, rng: np.random.Generator, name: str, patient: str, signs: set[str]
-    ) -> Case:
+    def _later(self, rng: np.random.Generator, signs: set[str]) -> set[str]:
+        """Return the signs in the next study: most are still there, a few are new."""
+        new = self._signs(rng)
+        # Not by iterating over the sets: their order differs from one process to the next.
+        return {
+            sign
+            for sign in self.prevalence
+            if sign in (signs if rng.random() < PERSISTENCE else new)
+        }
+
+    def _study(self, rng: np.random.Generator, name: str, patient: str, signs: set[str]) -> Case:
         view = "AP" if rng.random() < self.portable else "PA"
         return Case(name, patient, frozenset({*signs, view}), {"view": view, **_labels(rng, signs)})
 
@@ -228,7 +234,7 @@ class _Film:
         """Add density where the mask is 1."""
         self.density += mask * amount
 
-    def cloud(self, mask: Array, amount: float) -> None:
+    def cloud_over(self, mask: Array, amount: float) -> None:
         """Add density where the mask is 1 and air is left: none over heart or fluid."""
         air = np.clip((SOFT_TISSUE - self.density) / (SOFT_TISSUE - AIR), 0, 1)
         self.density += mask * air * amount
@@ -238,7 +244,12 @@ class _Film:
         self.density = canvas.blend(self.density, density, mask)
 
     def within(
-        self, rng: np.random.Generator, side: int, *, across: tuple[float, float], down: tuple[float, float]
+        self,
+        rng: np.random.Generator,
+        side: int,
+        *,
+        across: tuple[float, float],
+        down: tuple[float, float],
     ) -> Array:
         """Return a random point of a lung; (0, 1) spans it across and down."""
         inner = 0.2
@@ -322,7 +333,9 @@ def _add_vessels(rng: np.random.Generator, film: _Film) -> None:
             widths += [0.026, 0.014]
             for node in (4, 7, 9):
                 turn = angle + _either(rng) * rng.uniform(0.4, 0.8)
-                paths.append(canvas.walk(rng, start=trunk[node], angle=turn, length=0.3, wander=0.5))
+                paths.append(
+                    canvas.walk(rng, start=trunk[node], angle=turn, length=0.3, wander=0.5)
+                )
                 widths.append(0.010)
     marks = canvas.blur(canvas.strokes(film.size_px, paths, widths), 0.011)
     film.add(marks * (film.lungs[-1] + film.lungs[1]), rng.uniform(0.10, 0.15))
@@ -334,9 +347,7 @@ def _rib(film: _Film, number: int) -> Array:
     reach = film.half_width * np.sqrt(1 - (1 - min(1.0, 0.30 + 0.16 * number)) ** 2.2) + 0.02
     turn = np.linspace(0, 1, 9)
     behind = np.stack([0.06 + (reach - 0.06) * turn, top + 0.20 * turn**1.6], axis=1)
-    front = np.stack(
-        [reach - (reach - 0.30) * turn**1.3, top + 0.20 + 0.22 * turn**0.8], axis=1
-    )
+    front = np.stack([reach - (reach - 0.30) * turn**1.3, top + 0.20 + 0.22 * turn**0.8], axis=1)
     return np.vstack([behind, front[1:]])
 
 
@@ -350,11 +361,12 @@ def _add_bones(rng: np.random.Generator, film: _Film) -> None:
             front += [rib[8:]] if number < N_RIBS - 3 else []
     bones = 0.6 * canvas.strokes(film.size_px, behind, [0.052] * len(behind))
     for edge in (-0.024, 0.024):
-        rims = [rib + [0, edge] for rib in behind]
+        rims = [rib + np.array([0, edge]) for rib in behind]
         bones += 0.4 * canvas.strokes(film.size_px, rims, [0.012] * len(rims))
     bones += 0.4 * canvas.strokes(film.size_px, front, [0.05] * len(front))
     film.add(canvas.blur(bones, 0.006), rng.uniform(0.09, 0.15))
-    collar = np.array([[0.06, 0.22], [0.25, 0.16], [0.45, 0.13], [0.70, 0.02]]) + [0, film.apex]
+    collar = np.array([[0.06, 0.22], [0.25, 0.16], [0.45, 0.13], [0.70, 0.02]])
+    collar[:, 1] += film.apex
     blade = np.array([[0.64, -0.6], [0.97, -0.55], [0.84, 0.0]])
     for side in (-1, 1):
         clavicle = canvas.strokes(film.size_px, [collar * [side, 1]], [0.055])
@@ -381,9 +393,7 @@ def _add_heart(rng: np.random.Generator, film: _Film, *, scale: float) -> None:
     tilt = rng.uniform(0.45, 0.75)
     places = np.array([[0.13, -0.17], [-0.05, -0.17]]) * scale + [0.02, film.base - 0.01]
     radii = np.array([[0.33, 0.23], [0.20, 0.16]]) * scale
-    heart = canvas.ellipses(
-        film.size_px, places, radii=radii, angles=[tilt, 1.4], softness=0.03
-    )
+    heart = canvas.ellipses(film.size_px, places, radii=radii, angles=[tilt, 1.4], softness=0.03)
     depth = canvas.blur(heart, 0.05)
     film.fill(heart * 0.92, 0.50 + 0.12 * depth + rng.uniform(-0.02, 0.02))
 
@@ -397,7 +407,7 @@ def _haze(rng: np.random.Generator, film: _Film) -> None:
     centre = film.within(rng, side, across=(0.3, 0.7), down=(0.25, 0.8))
     radii = rng.uniform(0.18, 0.3, 2)
     veil = canvas.ellipses(film.size_px, centre, radii=radii, softness=0.12)
-    film.cloud(veil * film.lungs[side], rng.uniform(0.10, 0.18))
+    film.cloud_over(veil * film.lungs[side], rng.uniform(0.10, 0.18))
 
 
 def _nodules(rng: np.random.Generator, film: _Film) -> None:
@@ -406,7 +416,7 @@ def _nodules(rng: np.random.Generator, film: _Film) -> None:
         centre = film.within(rng, _either(rng), across=(0.2, 0.85), down=(0.2, 0.85))
         radii = rng.uniform(0.05, 0.10) * rng.uniform(0.85, 1.15, 2)
         nodule = canvas.ellipses(film.size_px, centre, radii=radii, softness=0.016)
-        film.cloud(nodule, rng.uniform(0.26, 0.40))
+        film.cloud_over(nodule, rng.uniform(0.26, 0.40))
 
 
 def _edema(rng: np.random.Generator, film: _Film) -> None:
@@ -415,7 +425,7 @@ def _edema(rng: np.random.Generator, film: _Film) -> None:
     strength = rng.uniform(0.20, 0.32)
     for side in (-1, 1):
         wing = np.exp(-(((side * film.x - 0.25) / 0.2) ** 2 + ((film.y + 0.02) / 0.3) ** 2))
-        film.cloud(wing * grain * film.lungs[side], strength)
+        film.cloud_over(wing * grain * film.lungs[side], strength)
         lines = []
         for height in film.base - rng.uniform(0.02, 0.35, 8):
             end = side * (film.half_width - 0.01)
@@ -445,7 +455,7 @@ def _consolidation(rng: np.random.Generator, film: _Film) -> None:
         for turn in away + np.array([-0.5, -0.1, 0.3])
     ]
     air = canvas.strokes(film.size_px, bronchi, [0.018] * 3)
-    film.cloud(lobe * (1 - 0.8 * air), rng.uniform(0.24, 0.34))
+    film.cloud_over(lobe * (1 - 0.8 * air), rng.uniform(0.24, 0.34))
 
 
 def _pneumonia(rng: np.random.Generator, film: _Film) -> None:
@@ -454,7 +464,7 @@ def _pneumonia(rng: np.random.Generator, film: _Film) -> None:
     hub = film.within(rng, side, across=(0.3, 0.7), down=(0.35, 0.9))
     near = np.exp(-((film.x - hub[0]) ** 2 + (film.y - hub[1]) ** 2) / 0.05)
     fluff = canvas.step(canvas.cloud(rng, film.size_px, cells=13) * near, 0.6)
-    film.cloud(fluff * near * film.lungs[side], rng.uniform(0.36, 0.50))
+    film.cloud_over(fluff * near * film.lungs[side], rng.uniform(0.36, 0.50))
 
 
 def _atelectasis(rng: np.random.Generator, film: _Film) -> None:
@@ -468,7 +478,7 @@ def _atelectasis(rng: np.random.Generator, film: _Film) -> None:
             slope = rng.uniform(-0.2, 0.15) * (end - start)
             bands.append(np.array([[side * start, height], [side * end, height + slope]]))
         plates = canvas.strokes(film.size_px, bands, rng.uniform(0.03, 0.05, n_bands))
-        film.cloud(canvas.blur(plates, 0.006) * film.lungs[side], 0.34)
+        film.cloud_over(canvas.blur(plates, 0.010) * film.lungs[side], 0.34)
 
 
 def _pneumothorax(rng: np.random.Generator, film: _Film) -> None:
@@ -530,11 +540,15 @@ def _devices(rng: np.random.Generator, film: _Film) -> None:
         DEVICES[number](rng, film)
 
 
+def _radiodensity(rng: np.random.Generator) -> float:
+    return float(rng.uniform(0.08, 0.28))
+
+
 def _tracheal_tube(rng: np.random.Generator, film: _Film) -> None:
     end = np.array([rng.normal(0, 0.01), rng.uniform(-0.32, -0.2)])
     tube = np.array([[rng.normal(0, 0.04), -1.0], [0.01, -0.6], end])
-    walls = [tube - [0.017, 0], tube + [0.017, 0]]
-    film.add(canvas.strokes(film.size_px, walls, [0.012] * 2), 0.28)
+    walls = [tube + np.array([shift, 0]) for shift in (-0.017, 0.017)]
+    film.add(canvas.strokes(film.size_px, walls, [0.012] * 2), _radiodensity(rng))
 
 
 def _central_line(rng: np.random.Generator, film: _Film) -> None:
@@ -542,34 +556,34 @@ def _central_line(rng: np.random.Generator, film: _Film) -> None:
     corners = np.array([[-0.75, -0.45], [-0.35, -0.85], [-0.10, -0.55], [-0.11, 0.0]])
     corners = corners + rng.normal(0, 0.03, corners.shape)
     weights = np.hstack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3])
-    film.add(canvas.strokes(film.size_px, [weights @ corners], [0.016]), 0.30)
+    film.add(canvas.strokes(film.size_px, [weights @ corners], [0.016]), _radiodensity(rng))
 
 
 def _pacemaker(rng: np.random.Generator, film: _Film) -> None:
     x0, y0 = rng.uniform(0.45, 0.58), rng.uniform(-0.52, -0.40)
     can = canvas.ellipses(film.size_px, [x0, y0], radii=[0.11, 0.09], angles=0.4)
-    film.fill(can, 1.0)
+    film.fill(can, 0.95)
     leads = [
         np.array([[x0, y0], [0.25, -0.58], [0.0, -0.35], [-0.08, 0.0], tip])
         for tip in ([-0.05, 0.12], [0.22, film.base - 0.08])
     ]
-    film.add(canvas.strokes(film.size_px, leads, [0.016] * 2), 0.30)
+    film.add(canvas.strokes(film.size_px, leads, [0.016] * 2), _radiodensity(rng))
 
 
 def _electrodes(rng: np.random.Generator, film: _Film) -> None:
     spots = np.array([[-0.5, -0.45], [0.5, -0.42], [0.55, 0.3]]) + rng.normal(0, 0.06, (3, 2))
-    film.add(canvas.dots(film.size_px, spots, [0.035] * 3), 0.28)
+    film.add(canvas.dots(film.size_px, spots, [0.035] * 3), _radiodensity(rng))
     leads = [
         canvas.walk(rng, start=spot, angle=rng.uniform(0.5, 2.6), length=1.3, wander=0.8)
         for spot in spots
     ]
-    film.add(canvas.strokes(film.size_px, leads, [0.012] * 3), 0.26)
+    film.add(canvas.strokes(film.size_px, leads, [0.012] * 3), _radiodensity(rng))
 
 
 def _gastric_tube(rng: np.random.Generator, film: _Film) -> None:
     path = np.array([[0.03, -1.0], [0.02, -0.3], [0.04, 0.3], [0.12, 0.62], [0.35, 0.72]])
     path = path + rng.normal(0, 0.012, path.shape)
-    film.add(canvas.strokes(film.size_px, [path], [0.018]), 0.26)
+    film.add(canvas.strokes(film.size_px, [path], [0.018]), _radiodensity(rng))
 
 
 Sign = Callable[[np.random.Generator, _Film], None]
