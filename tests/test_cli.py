@@ -131,10 +131,8 @@ class TestScore:
 
     def test_a_run_is_scored_against_its_own_reference(self, capsys, store):
         freeze(capsys, store, store / "mine.json")
-        _, _, values = (None, None, "0.6,0.6,0.6,0.6")
-        path = self.write(
-            store, "encoder,dataset," + ",".join(AXES), f"new,tiny_radiograph,{values}"
-        )
+        header = "encoder,dataset," + ",".join(AXES)
+        path = self.write(store, header, "new,tiny_radiograph,0.6,0.6,0.6,0.6")
         status, out, _ = run(capsys, "score", path, "--reference", store / "mine.json")
         assert status == 0
         assert "Colour and texture" in out

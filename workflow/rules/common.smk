@@ -11,9 +11,7 @@ from crsbench.errors import CrsBenchError
 SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
 
 try:
-    PLAN = planning.make_plan(
-        config, files=["config/config.yaml", *workflow.overwrite_configfiles]
-    )
+    PLAN = planning.make_plan(config, files=["config/config.yaml", *workflow.overwrite_configfiles])
 except CrsBenchError as error:
     raise WorkflowError(str(error))
 

@@ -4,14 +4,14 @@
 rule phantom:
     output:
         directory(f"{STORE}/phantoms/{{dataset}}"),
-    params:
-        drawing=lambda wildcards: PLAN.drawing(wildcards.dataset),
-        code=code("draw_phantom.py"),
     log:
         job=f"{STORE}/logs/phantoms/{{dataset}}.log",
         provenance=f"{STORE}/provenance/phantoms/{{dataset}}.json",
     conda:
         "../../envs/crsbench.yaml"
+    params:
+        drawing=lambda wildcards: PLAN.drawing(wildcards.dataset),
+        code=code("draw_phantom.py"),
     script:
         "../scripts/draw_phantom.py"
 
@@ -23,17 +23,17 @@ rule index:
         index=f"{STORE}/data/{{dataset}}/index.parquet",
         exclusions=f"{STORE}/data/{{dataset}}/exclusions.csv",
         images=f"{STORE}/data/{{dataset}}/images.csv",
-    params:
-        definition=lambda wildcards: PLAN.definition_json(wildcards.dataset),
-        conflicting_labels=SETTINGS.conflicting_labels,
-        verify=SETTINGS.verify,
-        code=lambda wildcards: code("index_dataset.py", PLAN.adapter_module(wildcards.dataset)),
-    threads: SETTINGS.extraction.threads
     log:
         job=f"{STORE}/logs/data/{{dataset}}/index.log",
         provenance=f"{STORE}/provenance/data/{{dataset}}/index.json",
     conda:
         "../../envs/crsbench.yaml"
+    threads: SETTINGS.extraction.threads
+    params:
+        definition=lambda wildcards: PLAN.definition_json(wildcards.dataset),
+        conflicting_labels=SETTINGS.conflicting_labels,
+        verify=SETTINGS.verify,
+        code=lambda wildcards: code("index_dataset.py", PLAN.adapter_module(wildcards.dataset)),
     script:
         "../scripts/index_dataset.py"
 
@@ -44,17 +44,17 @@ rule split:
     output:
         split=f"{STORE}/data/{{dataset}}/split.parquet",
         subsamples=f"{STORE}/data/{{dataset}}/subsamples.parquet",
+    log:
+        job=f"{STORE}/logs/data/{{dataset}}/split.log",
+        provenance=f"{STORE}/provenance/data/{{dataset}}/split.json",
+    conda:
+        "../../envs/crsbench.yaml"
     params:
         sides=SETTINGS.split.model_dump(),
         uncertain=SETTINGS.uncertain,
         label_fractions=list(SETTINGS.label_fractions),
         seeds=list(SETTINGS.seeds),
         code=code("split_dataset.py"),
-    log:
-        job=f"{STORE}/logs/data/{{dataset}}/split.log",
-        provenance=f"{STORE}/provenance/data/{{dataset}}/split.json",
-    conda:
-        "../../envs/crsbench.yaml"
     script:
         "../scripts/split_dataset.py"
 
@@ -65,16 +65,16 @@ rule perturb:
         split=rules.split.output.split,
     output:
         f"{STORE}/data/{{dataset}}/perturbations.parquet",
+    log:
+        job=f"{STORE}/logs/data/{{dataset}}/perturb.log",
+        provenance=f"{STORE}/provenance/data/{{dataset}}/perturb.json",
+    conda:
+        "../../envs/crsbench.yaml"
     params:
         root=lambda wildcards: PLAN.root(wildcards.dataset),
         perturbations=list(SETTINGS.perturbations),
         severities=SETTINGS.severities.model_dump(),
         max_side_px=SETTINGS.max_side_px,
         code=code("perturb_dataset.py"),
-    log:
-        job=f"{STORE}/logs/data/{{dataset}}/perturb.log",
-        provenance=f"{STORE}/provenance/data/{{dataset}}/perturb.json",
-    conda:
-        "../../envs/crsbench.yaml"
     script:
         "../scripts/perturb_dataset.py"

@@ -4,14 +4,14 @@
 rule weights:
     output:
         f"{STORE}/weights/{{encoder}}.safetensors",
-    params:
-        card=lambda wildcards: PLAN.card_json(wildcards.encoder),
-        code=lambda wildcards: code("convert_weights.py", PLAN.loader_module(wildcards.encoder)),
     log:
         job=f"{STORE}/logs/weights/{{encoder}}.log",
         provenance=f"{STORE}/provenance/weights/{{encoder}}.json",
     conda:
         "../../envs/crsbench.yaml"
+    params:
+        card=lambda wildcards: PLAN.card_json(wildcards.encoder),
+        code=lambda wildcards: code("convert_weights.py", PLAN.loader_module(wildcards.encoder)),
     script:
         "../scripts/convert_weights.py"
 
@@ -22,19 +22,19 @@ rule features_clean:
         index=rules.index.output.index,
     output:
         f"{STORE}/features/{{encoder}}/{{dataset}}/clean.parquet",
-    params:
-        card=lambda wildcards: PLAN.card_json(wildcards.encoder),
-        root=lambda wildcards: PLAN.root(wildcards.dataset),
-        max_side_px=SETTINGS.max_side_px,
-        code=lambda wildcards: code("extract_clean.py", PLAN.loader_module(wildcards.encoder)),
-    threads: SETTINGS.extraction.threads
-    resources:
-        gpu=int(SETTINGS.extraction.device == "cuda"),
     log:
         job=f"{STORE}/logs/features/{{encoder}}/{{dataset}}/clean.log",
         provenance=f"{STORE}/provenance/features/{{encoder}}/{{dataset}}/clean.json",
     conda:
         "../../envs/crsbench.yaml"
+    threads: SETTINGS.extraction.threads
+    resources:
+        gpu=int(SETTINGS.extraction.device == "cuda"),
+    params:
+        card=lambda wildcards: PLAN.card_json(wildcards.encoder),
+        root=lambda wildcards: PLAN.root(wildcards.dataset),
+        max_side_px=SETTINGS.max_side_px,
+        code=lambda wildcards: code("extract_clean.py", PLAN.loader_module(wildcards.encoder)),
     script:
         "../scripts/extract_clean.py"
 
@@ -46,19 +46,19 @@ rule features_perturbed:
         perturbations=rules.perturb.output[0],
     output:
         f"{STORE}/features/{{encoder}}/{{dataset}}/perturbed.parquet",
+    log:
+        job=f"{STORE}/logs/features/{{encoder}}/{{dataset}}/perturbed.log",
+        provenance=f"{STORE}/provenance/features/{{encoder}}/{{dataset}}/perturbed.json",
+    conda:
+        "../../envs/crsbench.yaml"
+    threads: SETTINGS.extraction.threads
+    resources:
+        gpu=int(SETTINGS.extraction.device == "cuda"),
     params:
         card=lambda wildcards: PLAN.card_json(wildcards.encoder),
         root=lambda wildcards: PLAN.root(wildcards.dataset),
         severities=SETTINGS.severities.model_dump(),
         max_side_px=SETTINGS.max_side_px,
         code=lambda wildcards: code("extract_perturbed.py", PLAN.loader_module(wildcards.encoder)),
-    threads: SETTINGS.extraction.threads
-    resources:
-        gpu=int(SETTINGS.extraction.device == "cuda"),
-    log:
-        job=f"{STORE}/logs/features/{{encoder}}/{{dataset}}/perturbed.log",
-        provenance=f"{STORE}/provenance/features/{{encoder}}/{{dataset}}/perturbed.json",
-    conda:
-        "../../envs/crsbench.yaml"
     script:
         "../scripts/extract_perturbed.py"

@@ -9,13 +9,13 @@ rule figures:
     output:
         profiles=[f"{RUN}/figures/profiles.{suffix}" for suffix in FORMATS],
         ranks=[f"{RUN}/figures/ranks.{suffix}" for suffix in FORMATS],
-    params:
-        synthetic=PLAN.synthetic,
-        code=code("draw_figures.py"),
     log:
         job=f"{RUN}/logs/figures.log",
         provenance=f"{RUN}/provenance/figures.json",
     conda:
         "../../envs/crsbench.yaml"
+    params:
+        synthetic=PLAN.synthetic,
+        code=code("draw_figures.py"),
     script:
         "../scripts/draw_figures.py"

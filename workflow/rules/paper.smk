@@ -16,12 +16,12 @@ rule paper_check:
     output:
         table="results/paper_check.csv",
         report="results/paper_check.md",
-    params:
-        code=code("check_paper.py"),
     log:
         job="results/logs/paper_check.log",
         provenance="results/provenance/paper_check.json",
     conda:
         "../../envs/crsbench.yaml"
+    params:
+        code=code("check_paper.py"),
     script:
         "../scripts/check_paper.py"

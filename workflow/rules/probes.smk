@@ -18,6 +18,11 @@ rule probe:
     output:
         predictions=f"{STORE}/predictions/{{probe}}/{{encoder}}/{{dataset}}.parquet",
         fits=f"{STORE}/predictions/{{probe}}/{{encoder}}/{{dataset}}.fits.parquet",
+    log:
+        job=f"{STORE}/logs/predictions/{{probe}}/{{encoder}}/{{dataset}}.log",
+        provenance=f"{STORE}/provenance/predictions/{{probe}}/{{encoder}}/{{dataset}}.json",
+    conda:
+        "../../envs/crsbench.yaml"
     params:
         shift=lambda wildcards: PLAN.shift[wildcards.dataset],
         uncertain=SETTINGS.uncertain,
@@ -26,11 +31,6 @@ rule probe:
         seeds=list(SETTINGS.seeds),
         settings=lambda wildcards: SETTINGS.probe_settings(wildcards.probe),
         code=lambda wildcards: code("fit_probe.py", f"probes.{wildcards.probe}"),
-    log:
-        job=f"{STORE}/logs/predictions/{{probe}}/{{encoder}}/{{dataset}}.log",
-        provenance=f"{STORE}/provenance/predictions/{{probe}}/{{encoder}}/{{dataset}}.json",
-    conda:
-        "../../envs/crsbench.yaml"
     script:
         "../scripts/fit_probe.py"
 
@@ -46,18 +46,20 @@ rule evaluate:
         ],
     output:
         f"{STORE}/records/{{probe}}/{{encoder}}/{{dataset}}.parquet",
-    params:
-        shift=lambda wildcards: PLAN.shift[wildcards.dataset],
-        uncertain=SETTINGS.uncertain,
-        metrics=SETTINGS.metrics.model_dump(),
-        record_keys=lambda wildcards: PLAN.keys_of_cell(wildcards.encoder, wildcards.dataset, wildcards.probe),
-        settings=PLAN.protocol_json,
-        code=code("evaluate_probe.py"),
     log:
         job=f"{STORE}/logs/records/{{probe}}/{{encoder}}/{{dataset}}.log",
         provenance=f"{STORE}/provenance/records/{{probe}}/{{encoder}}/{{dataset}}.json",
     conda:
         "../../envs/crsbench.yaml"
+    params:
+        shift=lambda wildcards: PLAN.shift[wildcards.dataset],
+        uncertain=SETTINGS.uncertain,
+        metrics=SETTINGS.metrics.model_dump(),
+        record_keys=lambda wildcards: PLAN.keys_of_cell(
+            wildcards.encoder, wildcards.dataset, wildcards.probe
+        ),
+        settings=PLAN.protocol_json,
+        code=code("evaluate_probe.py"),
     script:
         "../scripts/evaluate_probe.py"
 
@@ -73,15 +75,15 @@ rule aggregate:
         run_records=f"{RUN}/run_records.parquet",
         metric_rows=f"{RUN}/metric_rows.parquet",
         axes=f"{RUN}/axes.csv",
-    params:
-        record_keys=PLAN.key_settings,
-        probe=SETTINGS.probes[0], # the primary probe: its axes are scored
-        robustness_fractions=list(SETTINGS.robustness_fractions),
-        code=code("aggregate_records.py"),
     log:
         job=f"{RUN}/logs/aggregate.log",
         provenance=f"{RUN}/provenance/aggregate.json",
     conda:
         "../../envs/crsbench.yaml"
+    params:
+        record_keys=PLAN.key_settings,
+        probe=SETTINGS.probes[0],  # the primary probe: its axes are scored
+        robustness_fractions=list(SETTINGS.robustness_fractions),
+        code=code("aggregate_records.py"),
     script:
         "../scripts/aggregate_records.py"

@@ -11,16 +11,16 @@ rule score:
         table=f"{RUN}/crs_table.csv",
         notes=f"{RUN}/crs_notes.md",
         scored=update(f"{RUN}/scored_axes.csv"),
+    log:
+        job=f"{RUN}/logs/score.log",
+        provenance=f"{RUN}/provenance/score.json",
+    conda:
+        "../../envs/crsbench.yaml"
     params:
         encoders=PLAN.encoder_names,
         datasets=list(PLAN.datasets),
         excluded=PLAN.excluded_cells,
         score=SETTINGS.score.model_dump(),
         code=code("score_encoders.py"),
-    log:
-        job=f"{RUN}/logs/score.log",
-        provenance=f"{RUN}/provenance/score.json",
-    conda:
-        "../../envs/crsbench.yaml"
     script:
         "../scripts/score_encoders.py"

@@ -24,9 +24,7 @@ CASE_REPLICATES = f"{STORE}/case_replicates/{{probe}}/{{encoder}}/{{dataset}}"
 
 def of_cells(pattern):
     """The paths of a file that every cell has, for the primary probe."""
-    return [
-        pattern.format(probe=PRIMARY_PROBE, **cell._asdict()) for cell in PLAN.cells
-    ]
+    return [pattern.format(probe=PRIMARY_PROBE, **cell._asdict()) for cell in PLAN.cells]
 
 
 rule bootstrap:
@@ -59,8 +57,7 @@ rule case_replicates:
         index=rules.index.output.index,
         split=rules.split.output.split,
         shift_indexes=lambda wildcards: [
-            f"{STORE}/data/{target}/index.parquet"
-            for target in PLAN.shift[wildcards.dataset]
+            f"{STORE}/data/{target}/index.parquet" for target in PLAN.shift[wildcards.dataset]
         ],
     output:
         replicates=f"{CASE_REPLICATES}.parquet",
@@ -117,9 +114,7 @@ rule validity:
         "../../envs/crsbench.yaml"
     params:
         probe=PRIMARY_PROBE,
-        ordinal_datasets=[
-            name for name in PLAN.shift if PLAN.datasets[name].task == "ordinal"
-        ],
+        ordinal_datasets=[name for name in PLAN.shift if PLAN.datasets[name].task == "ordinal"],
         draws=SETTINGS.validity.model_dump(),
         seed=SETTINGS.resampling.seed,
         score=SETTINGS.score.model_dump(include={"components", "axes"}),
