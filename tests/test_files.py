@@ -1,6 +1,8 @@
 """Files: atomic writes, exact round trips."""
 
 import math
+import subprocess
+import sys
 
 import polars as pl
 import pytest
@@ -63,3 +65,30 @@ def test_json_refuses_nan(tmp_path):
 def test_sha256_is_that_of_the_bytes(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     assert sha256_file(tmp_path / "f").startswith("ba7816bf8f01cfea")
+
+
+FULL_DISK = """
+import resource, signal, sys
+import numpy as np, polars as pl
+from crsbench.files import write_csv, write_parquet
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+frame = pl.DataFrame({"value": np.random.default_rng(0).random(50_000)})
+{"csv": write_csv, "parquet": write_parquet}[sys.argv[1]](frame, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_disk_that_fills_up_leaves_the_old_file_and_no_rest(kind, tmp_path):
+    path = tmp_path / f"table.{kind}"
+    path.write_text("old")
+    finished = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, kind, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode != 0
+    assert "Error" in finished.stderr
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
