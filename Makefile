@@ -1,5 +1,6 @@
 # make demo   installs into .venv and runs the whole benchmark on synthetic images
 # make test   installs into .venv and runs the tests
+# make bench  times bootstrap and validity at full size
 #
 # PYTHON=…       a Python 3.11, 3.12 or 3.13
 # TORCH_INDEX=…  a package index to take torch and torchvision from, such as PyTorch's for CPUs
@@ -12,7 +13,7 @@ STAMP := $(VENV)/installed
 SNAKEMAKE := $(BIN)/snakemake
 LOCKS := requirements/lock.txt requirements/torch.txt
 
-.PHONY: install demo test lint acceptance lock clean
+.PHONY: install demo test lint acceptance bench lock clean
 
 install: $(STAMP)
 
@@ -41,9 +42,14 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(SNAKEMAKE) --lint
 
-# The long checks, not part of CI: docs/development.md says what each must show.
+# The long checks, not part of CI: tests/workflow/test_acceptance.py says what each must show.
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m acceptance -s
+
+# Times of bootstrap and validity at full size on one thread; no test depends on them. The two
+# variables choose OpenBLAS kernels for one machine's sake and would make times incomparable.
+bench: $(STAMP)
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/bench_validity.py
 
 lock:
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --no-header \

@@ -3,12 +3,13 @@
     POLARS_MAX_THREADS=1 PYTHONPATH=workflow/scripts python benchmarks/bench_data.py
 
 The label files are made up: official layout, official numbers of rows, patients and studies, each
-finding about as frequent as in CheXpert's frontals, findings of a study correlated. There are no
-images, so that what is timed is the reading of labels, not of disks. Times are CPU seconds on one
-thread; every row of output is one step.
+finding about as frequent as in CheXpert's frontals, findings of a study correlated. CheXpert's
+images are empty files of unlike sizes (so that none is read), which the index looks for; MIMIC has
+none. Times are CPU seconds on one thread. Writing the files takes minutes.
 """
 
 import gzip
+import os
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from crsbench.datasets.definitions import DatasetDefinition, load_adapter, load_definitions
+from crsbench.datasets.indexing import build_index
 from crsbench.splits import label_subsamples, split_index
 
 OFFICIAL = Path(__file__).parents[1] / "config" / "datasets.yaml"
@@ -31,6 +33,7 @@ PER_THOUSAND = (
     (89, 0), (48, 54), (122, 35), (493, 23), (37, 6), (260, 62), (68, 128), (24, 84), (156, 156),
     (93, 14), (403, 50), (13, 9), (39, 3), (561, 5),
 )  # fmt: skip
+VIEWS = {"AP": 0.39, "PA": 0.25, "LATERAL": 0.22, "LL": 0.10, "": 0.04}
 SIDES = {"train": 0.7, "calibration": 0.1, "test": 0.2}
 FRACTIONS = (0.01, 0.05, 0.10, 0.25, 1.0)
 SEEDS = (0, 1, 2, 3, 4)
@@ -56,7 +59,7 @@ def write_chexpert(definition: DatasetDefinition, random: np.random.Generator) -
         lateral = random.random(n_rows) < 0.145
         view = np.where(lateral, "lateral", "frontal")
         paths = [
-            f"CheXpert-v1.0/{side}/patient{number:05d}/study{row}/view1_{name}.jpg"
+            f"CheXpert-v1.0/{side}/patient{number:05d}/study1/view{row}_{name}.jpg"
             for row, (number, name) in enumerate(zip(patient, view, strict=True))
         ]
         columns = {
@@ -70,21 +73,28 @@ def write_chexpert(definition: DatasetDefinition, random: np.random.Generator) -
         pl.DataFrame(columns | cells).write_csv(definition.root / f"{side}.csv")
 
 
+def write_images(definition: DatasetDefinition) -> None:
+    """Write a file without content for every row, each of another size."""
+    samples = load_adapter(definition).read_listing(definition).samples
+    for size, path in enumerate(samples["path"], start=1):
+        image = definition.root / path
+        image.parent.mkdir(parents=True, exist_ok=True)
+        image.touch()
+        os.truncate(image, size)
+
+
 def write_mimic(definition: DatasetDefinition, random: np.random.Generator) -> None:
     """Write the packed files of metadata, split and labels."""
     definition.root.mkdir(parents=True)
-    study = np.sort(
-        np.append(np.arange(N_STUDIES), random.integers(N_STUDIES, size=N_MIMIC - N_STUDIES))
-    )
+    more = random.integers(N_STUDIES, size=N_MIMIC - N_STUDIES)
+    study = np.sort(np.append(np.arange(N_STUDIES), more))
     subject = 10_000_000 + study // 4
     keys = {
         "dicom_id": [f"{number:08x}-{number:08x}-{number:08x}" for number in range(N_MIMIC)],
         "subject_id": subject,
         "study_id": 50_000_000 + study,
     }
-    views = random.choice(
-        ["AP", "PA", "LATERAL", "LL", ""], N_MIMIC, p=[0.39, 0.25, 0.22, 0.1, 0.04]
-    )
+    views = random.choice(list(VIEWS), N_MIMIC, p=list(VIEWS.values()))
     side = np.where(np.arange(N_MIMIC) < N_TEST, "test", "train")
     labels = dict(zip(sorted(definition.classes), findings(N_STUDIES, random).T, strict=True))
     studies = np.arange(N_STUDIES)
@@ -107,10 +117,30 @@ def timed(what: str, work: Callable[[], Any]) -> Any:
     return result
 
 
-def samples_of(definition: DatasetDefinition) -> pl.DataFrame:
-    """Return the labelled samples as an index that has no duplicates."""
-    listing = load_adapter(definition).read_listing(definition)
-    return listing.samples.with_columns(duplicate_cluster=pl.lit(None, pl.String))
+def time_chexpert(definition: DatasetDefinition) -> None:
+    """Print the seconds of index, split and subsamples."""
+    sys.stdout.write(f"CheXpert, {N_TRAIN + N_VALID:,} rows\n")
+    index = timed(
+        "index, verify: size",
+        lambda: build_index(
+            definition,
+            conflicting_labels="drop_conflicting",
+            verify="size",
+            threads=1,
+            unusable=definition.root / "unusable.csv",
+        ),
+    ).index
+    task = {
+        "dataset": definition.name,
+        "task": definition.task,
+        "classes": definition.classes,
+        "uncertain": "mask",
+    }
+    split = timed("split", lambda: split_index(index, fractions=SIDES, seed=0, **task)).split
+    timed(
+        f"subsamples, {len(SEEDS)} x {split.filter(side='train').height:,}",
+        lambda: label_subsamples(index, split, label_fractions=FRACTIONS, seeds=SEEDS, **task),
+    )
 
 
 def main() -> None:
@@ -121,23 +151,11 @@ def main() -> None:
         definitions = load_definitions([OFFICIAL], data_root=folder)
         chexpert, mimic = definitions["chexpert"], definitions["mimic_cxr"]
         write_chexpert(chexpert, random)
+        write_images(chexpert)
+        time_chexpert(chexpert)
         write_mimic(mimic, random)
-        sys.stdout.write(f"CheXpert, {N_TRAIN + N_VALID:,} rows\n")
-        index = timed("label files", lambda: samples_of(chexpert))
-        task = {
-            "dataset": chexpert.name,
-            "task": chexpert.task,
-            "classes": chexpert.classes,
-            "uncertain": "mask",
-        }
-        split = timed("split", lambda: split_index(index, fractions=SIDES, seed=0, **task)).split
-        n_train = split.filter(side="train").height
-        timed(
-            f"subsamples, {len(SEEDS)} x {n_train:,}",
-            lambda: label_subsamples(index, split, label_fractions=FRACTIONS, seeds=SEEDS, **task),
-        )
         sys.stdout.write(f"MIMIC-CXR-JPG, {N_MIMIC:,} rows\n")
-        timed("label files", lambda: samples_of(mimic))
+        timed("label files", lambda: load_adapter(mimic).read_listing(mimic))
 
 
 if __name__ == "__main__":

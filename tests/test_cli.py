@@ -152,7 +152,7 @@ class TestScore:
         err = fails(capsys, "score", path, "--reference", PUBLISHED)
         assert "has a column dataset, so raw axes" in err
 
-    def test_an_altered_reference_is_refused(self, capsys, tmp_path, store):
+    def test_an_altered_reference_is_refused(self, capsys, store):
         freeze(capsys, store, store / "mine.json")
         content = json.loads((store / "mine.json").read_text())
         content["axes"][0]["discrimination"] += 0.01

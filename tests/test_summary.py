@@ -96,7 +96,8 @@ def test_both_intervals_stand_in_the_table_by_name(folder, bootstrap):
 def test_an_undefined_interval_says_why(folder, bootstrap):
     hidden = ("percentile_low", "percentile_high")
     undefined = bootstrap["intervals"].with_columns(
-        *(pl.lit(None, pl.Float64).alias(name) for name in hidden), reason=pl.lit("a class is absent")
+        *(pl.lit(None, pl.Float64).alias(name) for name in hidden),
+        reason=pl.lit("a class is absent"),
     )
     write_bootstrap(bootstrap | {"intervals": undefined}, folder, "case_")
     _, _, lines = header_and_rows(folder)

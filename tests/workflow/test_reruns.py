@@ -9,7 +9,8 @@ from .conftest import TINY, copy_of_the_project
 pytestmark = pytest.mark.workflow
 
 LIBRARY = "workflow/scripts/crsbench"
-AGGREGATION = {"aggregate": 1, "score": 1, "figures": 1}
+SCORES = {"score": 1, "figures": 1, "bootstrap": 1, "validity": 1}
+AGGREGATION = {"aggregate": 1} | SCORES
 EVALUATION = {"evaluate": 2} | AGGREGATION
 PROBES = {"probe": 2} | EVALUATION
 
@@ -50,7 +51,7 @@ EDITS = {
         f"{LIBRARY}/crs.py",
         "def worst_axis(",
         "EDITED = True\n\n\ndef worst_axis(",
-        {"score": 1, "figures": 1, "paper_check": 1},
+        SCORES | {"paper_check": 1},
     ),
     "a figure": (
         f"{LIBRARY}/figures.py",
@@ -75,7 +76,7 @@ EDITS = {
         "config/config.yaml",
         "{dominance: 0.60, ideal_point: 0.25,",
         "{dominance: 0.50, ideal_point: 0.35,",
-        {"score": 1, "figures": 1},
+        SCORES,
     ),
     "the batch size": ("config/tiny.yaml", "batch_size: 16", "batch_size: 8", {}),
 }

@@ -20,11 +20,11 @@ VALIDITY_TABLES = (
 )
 PRIMARY_PROBE = SETTINGS.probes[0]
 CASE_REPLICATES = f"{STORE}/case_replicates/{{probe}}/{{encoder}}/{{dataset}}"
-
-
-def of_cells(pattern):
-    """The paths of a file that every cell has, for the primary probe."""
-    return [pattern.format(probe=PRIMARY_PROBE, **cell._asdict()) for cell in PLAN.cells]
+CELLS = {
+    "probe": [PRIMARY_PROBE] * len(PLAN.cells),
+    "encoder": [cell.encoder for cell in PLAN.cells],
+    "dataset": [cell.dataset for cell in PLAN.cells],
+}
 
 
 rule bootstrap:
@@ -84,8 +84,8 @@ rule case_replicates:
 rule case_bootstrap:
     input:
         axes=rules.aggregate.output.axes,
-        replicates=of_cells(rules.case_replicates.output.replicates),
-        absences=of_cells(rules.case_replicates.output.absences),
+        replicates=expand(rules.case_replicates.output.replicates, zip, **CELLS),
+        absences=expand(rules.case_replicates.output.absences, zip, **CELLS),
     output:
         **{name: f"{RUN}/bootstrap/case_{name}.csv" for name in BOOTSTRAP_TABLES},
         absences=f"{RUN}/bootstrap/case_absences.csv",

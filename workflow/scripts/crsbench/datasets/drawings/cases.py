@@ -36,14 +36,13 @@ class Case:
 
 
 def quotas(shares: Sequence[float], total: int) -> list[int]:
-    """Split `total` by `shares` (largest remainders), at least one each where it suffices."""
+    """Split `total` by `shares` (largest remainders), with at least one for each share."""
     exact = np.asarray(shares, dtype=np.float64) / np.sum(shares) * total
     counts = np.maximum(np.floor(exact).astype(int), 1)
-    while counts.sum() != total:
-        gap = exact - counts
-        counts[np.argmax(gap) if counts.sum() < total else np.argmin(gap)] += np.sign(
-            total - counts.sum()
-        )
+    while counts.sum() < total:
+        counts[np.argmax(exact - counts)] += 1
+    while counts.sum() > total:
+        counts[np.argmax(np.where(counts > 1, counts - exact, -np.inf))] -= 1
     return [int(count) for count in counts]
 
 

@@ -138,10 +138,10 @@ def _labels(rng: np.random.Generator, signs: set[str]) -> dict[str, str]:
     present = signs | {PARENTS[sign] for sign in signs & PARENTS.keys()}
     if not present - {"Support Devices"}:
         present = present | {"No Finding"}
-    return {label: _cell(rng, label, label in present) for label in LABELS}
+    return {label: _cell(rng, label, present=label in present) for label in LABELS}
 
 
-def _cell(rng: np.random.Generator, label: str, present: bool) -> str:
+def _cell(rng: np.random.Generator, label: str, *, present: bool) -> str:
     doubt = (UNCERTAIN_PRESENT if present else UNCERTAIN_ABSENT) * (label in UNCERTAIN)
     draw, blank = rng.random(2)
     if draw < doubt:
@@ -212,8 +212,8 @@ class _Film:
     """A film in the making.
 
     `density` (H, W) is how much the body absorbs (bright); `lungs` the masks of the two lungs,
-    by side; `outer` (H, W) the distance of the lungs' outer edge from the midline at each row,
-    `floor` the height of each diaphragm at each pixel, by side.
+    by side; `outer` (H, W) the distance of the lungs' outer edge from the midline at each row.
+    `half_width`, `apex` and `base` say how far the lungs reach out, up and down.
     """
 
     x: Array
@@ -221,13 +221,13 @@ class _Film:
     density: Array
     lungs: dict[int, Array]
     outer: Array
-    floor: dict[int, Array]
     half_width: float
     apex: float
     base: float
 
     @property
     def size_px(self) -> int:
+        """Return the side of the film."""
         return self.x.shape[0]
 
     def add(self, mask: Array, amount: float) -> None:
@@ -308,8 +308,8 @@ def _thorax(site: Site, rng: np.random.Generator, size_px: int) -> _Film:
             * canvas.step(a - 0.06, 0.03)
             * canvas.step(floor[side] - y, 0.025)
         )
-    film = _Film(x, y, density, lungs, outer, floor, half_width, apex, base)
-    air = AIR + 0.05 * canvas.noise(rng, size_px, cells=3) * 0.4 + 0.05 * np.exp(-6 * x**2)
+    film = _Film(x, y, density, lungs, outer, half_width, apex, base)
+    air = AIR + 0.02 * canvas.noise(rng, size_px, cells=3) + 0.05 * np.exp(-6 * x**2)
     for lung in lungs.values():
         film.fill(lung, air)
     abdomen = body * canvas.step(y - np.where(x > 0, floor[1], floor[-1]), 0.05)

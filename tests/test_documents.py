@@ -1,0 +1,85 @@
+"""The documents keep up: every setting is described, links resolve, examples are valid."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crsbench.config import read_yaml
+from crsbench.encoders.cards import load_cards
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+SETTINGS = read_yaml(ROOT / "config" / "config.yaml")
+PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("resources/*/*.md")])
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def names_of(page: Path) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
+
+
+def keys_of(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from keys_of(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def prose_of(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def headings_of(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def blocks_of(page: Path, language: str) -> list[str]:
+    return [body for kind, body in FENCE.findall(page.read_text("utf-8")) if kind == language]
+
+
+@pytest.mark.parametrize("key", list(keys_of(SETTINGS)))
+def test_the_protocol_describes_every_setting(key):
+    assert key in names_of(DOCS / "protocol.md")
+
+
+def test_the_protocol_names_no_setting_that_is_gone():
+    table = re.findall(r"^\| ((?:`[\w.]+`(?:, )?)+) \| .+ \|$", section("10. Settings"), re.M)
+    named = {name for cell in table for name in re.findall(r"`([\w.]+)`", cell)}
+    assert named == set(keys_of(SETTINGS))
+
+
+def section(title: str) -> str:
+    text = (DOCS / "protocol.md").read_text(encoding="utf-8")
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_a_page_resolve(page):
+    for target, anchor in LINK.findall(prose_of(page)):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        linked = (page.parent / target) if target else page
+        assert linked.exists(), target
+        if anchor and linked.suffix == ".md":
+            assert anchor in headings_of(linked), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("number", range(len(blocks_of(DOCS / "add-an-encoder.md", "yaml"))))
+def test_the_examples_of_cards_are_valid(number, tmp_path):
+    example = tmp_path / "my_encoders.yaml"
+    example.write_text(blocks_of(DOCS / "add-an-encoder.md", "yaml")[number], encoding="utf-8")
+    assert load_cards([ROOT / "config" / "encoders.yaml", example])
+
+
+def test_the_example_of_a_loader_has_the_two_functions(tmp_path):
+    (source,) = blocks_of(DOCS / "add-an-encoder.md", "python")
+    module: dict[str, Any] = {}
+    exec(compile(source, "example", "exec"), module)
+    assert callable(module["load_source"])
+    assert callable(module["build"])
