@@ -5,6 +5,10 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
+resource_scopes:
+    gpu="local",  # GPUs of this machine; a cluster counts its own
+
+
 configfile: "config/config.yaml"
 
 

@@ -43,7 +43,6 @@ rule split:
         index=rules.index.output.index,
     output:
         split=f"{STORE}/data/{{dataset}}/split.parquet",
-        subsamples=f"{STORE}/data/{{dataset}}/subsamples.parquet",
     log:
         job=f"{STORE}/logs/data/{{dataset}}/split.log",
         provenance=f"{STORE}/provenance/data/{{dataset}}/split.json",
@@ -51,12 +50,30 @@ rule split:
         "../../envs/crsbench.yaml"
     params:
         sides=SETTINGS.split.model_dump(),
-        uncertain=SETTINGS.uncertain,
-        label_fractions=list(SETTINGS.label_fractions),
-        seeds=list(SETTINGS.seeds),
         code=code("split_dataset.py"),
     script:
         "../scripts/split_dataset.py"
+
+
+# Apart from the split, so that another seed or fraction re-extracts nothing.
+rule subsample:
+    input:
+        index=rules.index.output.index,
+        split=rules.split.output.split,
+    output:
+        subsamples=f"{STORE}/data/{{dataset}}/subsamples.parquet",
+    log:
+        job=f"{STORE}/logs/data/{{dataset}}/subsamples.log",
+        provenance=f"{STORE}/provenance/data/{{dataset}}/subsamples.json",
+    conda:
+        "../../envs/crsbench.yaml"
+    params:
+        uncertain=SETTINGS.uncertain,
+        label_fractions=list(SETTINGS.label_fractions),
+        seeds=list(SETTINGS.seeds),
+        code=code("draw_subsamples.py"),
+    script:
+        "../scripts/draw_subsamples.py"
 
 
 rule perturb:
@@ -70,6 +87,7 @@ rule perturb:
         provenance=f"{STORE}/provenance/data/{{dataset}}/perturb.json",
     conda:
         "../../envs/crsbench.yaml"
+    threads: SETTINGS.extraction.threads
     params:
         root=lambda wildcards: PLAN.root(wildcards.dataset),
         perturbations=list(SETTINGS.perturbations),

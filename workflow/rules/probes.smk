@@ -5,7 +5,7 @@ rule probe:
     input:
         index=rules.index.output.index,
         split=rules.split.output.split,
-        subsamples=rules.split.output.subsamples,
+        subsamples=rules.subsample.output.subsamples,
         clean=rules.features_clean.output[0],
         perturbed=rules.features_perturbed.output[0],
         shift_features=lambda wildcards: [

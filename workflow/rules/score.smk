@@ -5,7 +5,11 @@ rule score:
     input:
         axes=rules.aggregate.output.axes,
         exclusions=[f"{STORE}/data/{dataset}/exclusions.csv" for dataset in PLAN.datasets],
-        splits=[f"{STORE}/data/{dataset}/split.parquet" for dataset in PLAN.shift],
+        noted=[
+            f"{STORE}/data/{dataset}/{table}.parquet"
+            for dataset in PLAN.shift
+            for table in ("split", "subsamples")
+        ],
         reference=[SETTINGS.score.reference] if SETTINGS.score.reference != "cohort" else [],
     output:
         table=f"{RUN}/crs_table.csv",

@@ -19,8 +19,8 @@ with job(snakemake):
     encoders = [Member(*names) for names in snakemake.params.encoders]
     axes = read_axes_table(snakemake.input.axes)
     reference = cohort_reference(axes, encoders=encoders, weights=weights)
-    if snakemake.input.get("reference"):
-        reference = load_reference(snakemake.input.reference, weights=weights)
+    for path in snakemake.input.get("reference", []):  # one at most; the cohort has no file
+        reference = load_reference(path, weights=weights)
 
     before = Path(snakemake.output.scored)  # the axes of the last table: kept for this comparison
     previous = None
@@ -34,7 +34,7 @@ with job(snakemake):
     notes = notes_text(
         reference,
         excluded=snakemake.params.excluded,
-        samples=sample_lines(snakemake.input.exclusions, snakemake.input.splits),
+        samples=sample_lines(snakemake.input.exclusions, snakemake.input.noted),
         about_scores=crs_notes(axes, **about, previous=previous),
         near_ties=near_ties(axes, **about),
     )

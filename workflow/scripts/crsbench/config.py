@@ -27,6 +27,9 @@ Probe = Literal["logistic"]
 Analysis = Literal["bootstrap", "case_bootstrap", "validity"]
 SeedDraws = Literal["paired", "exact", "per_dataset"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0.001, le=1)]
+Sigma = Annotated[float, Field(ge=0.001, le=224)]
+Quality = Annotated[int, Field(ge=1, le=100)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 
 
@@ -55,11 +58,11 @@ class Split(Model):
 class Severities(Model):
     """Strengths of severities 1, 2, 3; lengths for a shorter side of 224 px."""
 
-    blur: tuple[float, float, float]
-    jpeg: tuple[int, int, int]
-    contrast: tuple[float, float, float]
-    rician: tuple[float, float, float]
-    fov: tuple[float, float, float]
+    blur: tuple[Sigma, Sigma, Sigma]
+    jpeg: tuple[Quality, Quality, Quality]
+    contrast: tuple[Share, Share, Share]
+    rician: tuple[Share, Share, Share]
+    fov: tuple[Share, Share, Share]
 
 
 class Logistic(Model):
@@ -144,7 +147,7 @@ class Settings(Model):
     shift: tuple[Name, ...]
     label_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
-    perturbations: tuple[Perturbation, ...]
+    perturbations: Annotated[tuple[Perturbation, ...], Field(min_length=1)]
     probes: Annotated[tuple[Probe, ...], Field(min_length=1)]
 
     store: str

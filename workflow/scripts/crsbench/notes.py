@@ -60,15 +60,15 @@ def _section(title: str, lines: Sequence[str]) -> str:
     return f"## {title}\n\n" + "".join(f"- {line}\n" for line in lines or ["none"])
 
 
-def sample_lines(exclusions: Iterable[str | Path], splits: Iterable[str | Path]) -> list[str]:
-    """Return a line for each reason that samples were left out, and for each note of a split.
+def sample_lines(exclusions: Iterable[str | Path], noted: Iterable[str | Path]) -> list[str]:
+    """Return a line for each reason that samples were left out, and for each note of a table.
 
     Parameters
     ----------
     exclusions
         ``data/{dataset}/exclusions.csv`` of each dataset.
-    splits
-        ``data/{dataset}/split.parquet`` of each dataset; its metadata hold notes.
+    noted
+        ``split.parquet`` and ``subsamples.parquet`` of each dataset; their metadata hold notes.
     """
     lines = []
     for path in map(Path, exclusions):
@@ -76,7 +76,7 @@ def sample_lines(exclusions: Iterable[str | Path], splits: Iterable[str | Path])
         kinds = reasons.str.split(": ").list.first()
         for kind, count in sorted(kinds.value_counts().iter_rows()):
             lines.append(f"{path.parent.name}: {count} listed as {kind!r} in {path}")
-    for path in map(Path, splits):
+    for path in map(Path, noted):
         notes = json.loads(read_metadata(path)["notes"])
         lines += [f"{path.parent.name}: {note}" for note in notes]
     return lines

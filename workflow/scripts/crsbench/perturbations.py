@@ -53,6 +53,7 @@ import scipy
 from PIL import Image, features
 from scipy.special import ndtri
 
+from crsbench.config import PERTURBATIONS
 from crsbench.errors import ConfigError, DataError
 from crsbench.provenance import digest
 
@@ -60,7 +61,6 @@ Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
 
-PERTURBATIONS = ("blur", "jpeg", "contrast", "rician", "fov")
 #: Lengths are given for an image whose shorter side has this many pixels.
 REFERENCE_SIDE_PX = 224
 

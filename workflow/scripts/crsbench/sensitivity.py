@@ -289,15 +289,20 @@ def _held_out_row(crs: Floats, auroc: Floats, encoders: Sequence[str]) -> dict[s
         reason = f"{len(both)} encoders have a CRS on other data sets and an AUROC on this one"
         return {"n_encoders": len(both), "reason": reason}
     winner, actual = (int(both[descending_order(values[both])[0]]) for values in (crs, auroc))
+    rho = float(spearman(crs[both], auroc[both]))
     overlap = float(top_k_overlap(crs[both], auroc[both], k=3))
+    undefined = {
+        "rho: all encoders tied": rho,
+        f"top 3 of {len(both)} encoders is everyone": overlap,
+    }
     return {
         "n_encoders": len(both),
-        "rho": float(spearman(crs[both], auroc[both])),
+        "rho": rho,
         "top3_overlap": overlap,
         "crs_winner": encoders[winner],
         "held_out_winner": encoders[actual],
         "winner_recovered": winner == actual,
-        "reason": f"top 3 of {len(both)} encoders is everyone" if np.isnan(overlap) else None,
+        "reason": "; ".join(why for why, value in undefined.items() if np.isnan(value)) or None,
     }
 
 

@@ -41,11 +41,11 @@ class SplitResult:
     split
         ``sample`` and ``side``, sorted by sample.
     notes
-        Dropped classes, classes missing on a side, shares that the groups did not permit.
+        Shares that the groups did not permit.
     """
 
     split: pl.DataFrame
-    notes: tuple[str, ...]
+    notes: Sequence[str]
 
     def metadata(self, *, index_digest: str) -> dict[str, str]:
         """Return the metadata of the split's file."""
@@ -124,7 +124,6 @@ def split_index(
     classes: Sequence[str],
     fractions: Mapping[str, float],
     seed: int,
-    uncertain: Uncertain,
 ) -> SplitResult:
     """Split an index by groups, stratified by labels (protocol, section 2).
 
@@ -138,8 +137,6 @@ def split_index(
         Of the dataset.
     fractions
         Share of each of ``train``, ``calibration`` and ``test``; their sum is 1.
-    uncertain
-        For the notes on dropped classes only.
 
     Returns
     -------
@@ -176,10 +173,7 @@ def split_index(
     n_wanted = {name: fractions[name] * index.height for name in SIDES}
     return SplitResult(
         split=split,
-        notes=(
-            *_notes_on_sizes(split, n_wanted, largest_group=int(np.bincount(group).max())),
-            *_notes_on_classes(index, split, task=task, classes=classes, uncertain=uncertain),
-        ),
+        notes=_notes_on_sizes(split, n_wanted, largest_group=int(np.bincount(group).max())),
     )
 
 
@@ -310,7 +304,7 @@ def _notes_on_sizes(
     return notes
 
 
-def _notes_on_classes(
+def class_notes(
     index: pl.DataFrame,
     split: pl.DataFrame,
     *,
@@ -318,6 +312,7 @@ def _notes_on_classes(
     classes: Sequence[str],
     uncertain: Uncertain,
 ) -> list[str]:
+    """Name the classes that are dropped, with the reason, and those missing in calibration."""
     joined = index.join(split, on="sample")
     by_side = {
         side: targets(

@@ -469,7 +469,7 @@ def weights_identity(card: EncoderCard) -> str:
 def card_digest(card: EncoderCard) -> str:
     """Return the digest of all that can change a feature.
 
-    Labels, groups, licences, LoRA targets and cluster sizes are left out: editing them re-runs
+    Labels, groups, LoRA targets and cluster sizes are left out: editing them re-runs
     nothing.
     """
     identity = (weights_identity(card), transform_digest(card))

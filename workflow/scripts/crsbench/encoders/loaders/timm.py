@@ -32,6 +32,11 @@ def build(card: EncoderCard) -> nn.Module:
 
 def _create(card: EncoderCard, **extra: Any) -> Any:
     pretrained = "pretrained_cfg_overlay" in extra
+    if "num_classes" in card.options:
+        raise WeightsError(
+            f"{card.name}: options.num_classes: an encoder has no head, and with another number of "
+            "classes timm would accept an incomplete checkpoint; remove it"
+        )
     try:
         return timm.create_model(
             card.architecture, pretrained=pretrained, **{**card.options, **extra}
