@@ -3,19 +3,15 @@
 from pathlib import Path
 
 from crsbench.axes import read_axes_table
-from crsbench.crs import AXES, COMPONENTS, Weights
 from crsbench.crs_table import crs_notes, crs_table, near_ties
 from crsbench.files import write_csv, write_text
 from crsbench.jobs import job
 from crsbench.notes import notes_text, sample_lines
 from crsbench.reference import Member, cohort_reference, load_reference
+from crsbench.score_weights import weights_of
 
 with job(snakemake):
-    score = snakemake.params.score
-    weights = Weights(
-        components=tuple(score["components"][name] for name in COMPONENTS),
-        axes=tuple(score["axes"][name] for name in AXES),
-    )
+    weights = weights_of(snakemake.params.score)
     encoders = [Member(*names) for names in snakemake.params.encoders]
     axes = read_axes_table(snakemake.input.axes)
     reference = cohort_reference(axes, encoders=encoders, weights=weights)
