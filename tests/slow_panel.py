@@ -42,7 +42,7 @@ def slow_crs(axes, components=(0.60, 0.25, 0.15), weights=(0.25,) * 4, limits=No
 
 
 def run_records(seed=0):
-    """Run records of 5 encoders on 2 data sets less one cell; the chest has a shift target."""
+    """Run records of 5 encoders on 2 datasets less one cell; the chest has a shift target."""
     random = np.random.default_rng(seed)
     rows = []
     for encoder in ENCODERS:
@@ -125,7 +125,7 @@ def slow_cell_axes(records, encoder, dataset, drawn):
 
 
 def slow_aggregate(records, drawn):
-    """Aggregate axes of every encoder: the mean over its data sets; `drawn` seeds by data set."""
+    """Aggregate axes of every encoder: the mean over its datasets; `drawn` seeds by dataset."""
     rows = []
     for encoder in ENCODERS:
         cells = [

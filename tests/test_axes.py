@@ -148,11 +148,6 @@ class TestTable:
         assert math.isclose(found["aulc_log"], log, rel_tol=1e-12)
         assert math.isclose(found["label_efficiency_log"], log / 0.8, rel_tol=1e-12)
 
-    def test_calibration_metric_is_a_choice(self):
-        rows = cell()
-        rows[FRACTIONS.index(1.0) * 4]["ece_max_confidence"] = 0.25
-        assert axes_of(rows, calibration_metric="ece_max_confidence")["calibration"] == 0.75
-
     def test_robustness_fractions_are_a_choice(self):
         found = axes_of(cell(), robustness_fractions=(0.25, 1.0))
         drops = [0.1, 0.2, 0, 0.04 / 0.76, 0.08 / 0.76, 0]

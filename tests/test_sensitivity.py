@@ -137,8 +137,8 @@ class TestCompleteMembers:
         )
         table = variants_table(complete_members(apart))
         assert table["reason"].to_list() == [
-            "no encoder has every data set",
-            "no data set has every encoder",
+            "no encoder has every dataset",
+            "no dataset has every encoder",
         ]
 
 
@@ -163,7 +163,7 @@ class TestHeldOut:
         table = leave_one_dataset_out(cells.filter(dataset="chest"))
         assert table["rho"].item() is None
         assert table["reason"].item() == (
-            "0 encoders have a CRS on other data sets and an AUROC on this one"
+            "0 encoders have a CRS on other datasets and an AUROC on this one"
         )
 
 

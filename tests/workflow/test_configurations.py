@@ -91,7 +91,7 @@ def test_a_subset_plans_no_job_for_other_data(project):
         (("--config", "encoders=[resnet51]"), r"encoders: 'resnet51' is not defined .*resnet50"),
         (("--config", "datasets=[mimic_cxr]"), r"mimic_cxr is a shift target of chexpert"),
         (("--config", "shift=[isic2019]"), r"isic2019 is no shift target"),
-        (("--config", "seeds=[-1]"), r"--config: seeds\.0: .*greater than or equal to 0, got -1"),
+        (("--config", "seeds=[-1]"), r"--config: seeds\.0: .*greater than or equal to 0, got '?-1"),
     ],
 )
 def test_a_wrong_configuration_stops_before_anything_runs(arguments, message, project):

@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from crsbench import plan as planning
 from crsbench.errors import CrsBenchError
+from crsbench.provenance import code_digest
 
 SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
 
@@ -22,7 +23,7 @@ SETTINGS = PLAN.settings
 
 def code(script, *modules):
     """Digest of what a script computes: a param, so that a change of it re-runs the rule."""
-    return planning.code_digest(SCRIPTS / script, modules)
+    return code_digest(SCRIPTS / script, modules)
 
 
 wildcard_constraints:

@@ -28,7 +28,7 @@ def gather(paths: Iterable[str | Path], *, expected: Iterable[RunKey]) -> pl.Dat
 
 
 def average_over_seeds(records: pl.DataFrame) -> pl.DataFrame:
-    """Average run records over their seeds into metric rows (protocol, section 5).
+    """Average run records over their seeds into metric rows (protocol, section 7).
 
     A metric is undefined in the row if it is undefined for any seed; the reasons are kept. Rows
     stand in the order in which their keys first appear.

@@ -153,7 +153,6 @@ def axes_table(
     metric_rows: pl.DataFrame,
     *,
     probe: str,
-    calibration_metric: str = "ece",
     robustness_fractions: Sequence[float] = (_ALL_LABELS,),
 ) -> pl.DataFrame:
     """Compute the axes of every cell from its metric rows.
@@ -164,8 +163,6 @@ def axes_table(
         Metric rows (`records.METRIC_ROW`), already averaged over seeds.
     probe
         The probe whose rows are used.
-    calibration_metric
-        The metric whose difference from one is the calibration axis.
     robustness_fractions
         Label fractions whose perturbed and shifted conditions enter robustness. A drop compares
         with the clean row of the same fraction.
@@ -188,7 +185,7 @@ def axes_table(
         raise DataError(f"metric rows: none of probe {probe}; probes there: {probes}")
     _check_conditions(rows)
     cells = [
-        _cell_axes(_Rows(cell), calibration_metric, tuple(robustness_fractions))
+        _cell_axes(_Rows(cell), tuple(robustness_fractions))
         for cell in rows.partition_by("encoder", "dataset", maintain_order=True)
     ]
     return pl.DataFrame(cells, schema=AXES_TABLE)
@@ -277,7 +274,7 @@ def _per_class(row: Mapping[str, object]) -> Floats:
 
 
 def _cell_axes(
-    rows: _Rows, calibration_metric: str, robustness_fractions: tuple[float, ...]
+    rows: _Rows, robustness_fractions: tuple[float, ...]
 ) -> dict[str, float | str | None]:
     auroc = np.array([rows.auroc(fraction) for fraction in rows.fractions])
     full = np.array(rows.auroc(_ALL_LABELS))
@@ -291,7 +288,7 @@ def _cell_axes(
     )
     axes = {
         "discrimination": full,
-        "calibration": np.array(1 - _number(rows.clean(_ALL_LABELS), calibration_metric)),
+        "calibration": np.array(1 - _number(rows.clean(_ALL_LABELS), "ece")),
         "label_efficiency": label_efficiency(low, full),
         "robustness": robustness(drops, shift=shift if has_shift else None),
     }
@@ -304,7 +301,7 @@ def _cell_axes(
         "worst_drop": worst_drop(drops),
         "shift_drop": shift,
     }
-    reason = _reason(rows, calibration_metric, robustness_fractions, axes)
+    reason = _reason(rows, robustness_fractions, axes)
     values = {name: _or_null(value) for name, value in (axes | supplements).items()}
     return {"encoder": rows.encoder, "dataset": rows.dataset, "reason": reason} | values
 
@@ -315,14 +312,13 @@ def _or_null(value: Floats) -> float | None:
 
 def _reason(
     rows: _Rows,
-    calibration_metric: str,
     robustness_fractions: tuple[float, ...],
     axes: Mapping[str, Floats],
 ) -> str | None:
     """Say for each undefined axis what is missing; None when all four are defined."""
     causes = {
         "discrimination": _undefined_rows(rows, "macro_auroc", [_ALL_LABELS]),
-        "calibration": _undefined_rows(rows, calibration_metric, [_ALL_LABELS]),
+        "calibration": _undefined_rows(rows, "ece", [_ALL_LABELS]),
         "label_efficiency": _undefined_rows(rows, "macro_auroc", rows.fractions)
         if len(rows.fractions) > 1
         else "no label fraction below 1 in this run",

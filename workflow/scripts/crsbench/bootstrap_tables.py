@@ -1,6 +1,6 @@
 """The tables of a bootstrap: all scopes and all ways of resampling in one tidy table of a kind.
 
-Law: a scope is the aggregate CRS, or a data set with the CRS of its own panel; all scopes see the
+Law: a scope is the aggregate CRS, or a dataset with the CRS of its own panel; all scopes see the
 same draws. What is undefined is null, and `reason` says why; a scope for which a table has
 nothing to list keeps one row that says so.
 """
@@ -66,10 +66,10 @@ def seed_bootstraps(
     Parameters
     ----------
     records
-        The run records of all encoders and data sets.
+        The run records of all encoders and datasets.
     draws
         Ways of drawing: ``paired`` (the same seeds in all cells), ``exact`` (its distribution,
-        enumerated), ``per_dataset`` (seeds anew for each data set).
+        enumerated), ``per_dataset`` (seeds anew for each dataset).
     n_replicates
         Random replicates of each way.
     seed

@@ -1,12 +1,12 @@
 """Bootstrap of CRS over the test cases, conditional on the fitted probes.
 
-Law: the groups of a data set (lesions, patients) are drawn with replacement, those of a shift
+Law: the groups of a dataset (lesions, patients) are drawn with replacement, those of a shift
 target independently of those of its source; a draw is the same for all encoders, label fractions,
 conditions and seeds. Everything after the logits is recomputed: AUROC and ECE under the groups'
 weights, means over seeds, the four axes, aggregate, anchors and CRS. Crossed with seeds, each
 replicate draws the seeds, too.
 
-A data set that lacks a class in more than 5 % of the replicates has no case bootstrap.
+A dataset that lacks a class in more than 5 % of the replicates has no case bootstrap.
 
 The interval speaks of other cases from the same sources under the same fits; it leaves out what
 other training cases would have changed.
@@ -66,7 +66,7 @@ def cell_replicates(
     predictions, fits
         Stored logits and fits of the cell; one evaluated set is read at a time.
     cases
-        The drawn test cases of the data set itself and of each of its shift targets.
+        The drawn test cases of the dataset itself and of each of its shift targets.
     label_fractions
         All label fractions, 1 among them.
     perturbed
@@ -224,9 +224,9 @@ def score_cases(
     cells
         The axes of every cell (`axes.AXES_TABLE`): the point estimate.
     absences
-        `ABSENCES` of every data set.
+        `ABSENCES` of every dataset.
     scope
-        ``aggregate``, or a data set for its own CRS.
+        ``aggregate``, or a dataset for its own CRS.
     resampled
         `CASES` or `CROSSED`.
 

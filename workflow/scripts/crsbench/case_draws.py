@@ -1,4 +1,4 @@
-"""The test cases of a data set or shift target, and how often each was drawn.
+"""The test cases of a dataset or shift target, and how often each was drawn.
 
 Law: groups (lesions, patients) are drawn with replacement, as many as there are; all cases of a
 group come with it. A class without a positive or a negative in a replicate is left out of that
@@ -138,7 +138,7 @@ def draw_cases(
     scoring
         How predictions are scored.
     generator
-        Seeded by the data set and nothing else, so that every cell sees the same draws.
+        Seeded by the dataset and nothing else, so that every cell sees the same draws.
     """
     if len(groups) != len(truth.samples):
         raise DataError(f"{len(groups)} groups for {len(truth.samples)} test cases")
@@ -148,7 +148,7 @@ def draw_cases(
 
 
 def count_absences(dataset: str, cases: Mapping[str, CaseSet]) -> pl.DataFrame:
-    """Count the replicates that lack a class, at a data set and at its shift targets.
+    """Count the replicates that lack a class, at a dataset and at its shift targets.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def count_absences(dataset: str, cases: Mapping[str, CaseSet]) -> pl.DataFrame:
 
 
 def too_often_absent(absences: pl.DataFrame, datasets: Iterable[str]) -> str | None:
-    """Say which data set lacks a class in too many replicates; None if there is none."""
+    """Say which dataset lacks a class in too many replicates; None if there is none."""
     any_class = absences.filter(
         pl.col("class").is_null()
         & pl.col("dataset").is_in(list(datasets))

@@ -1,6 +1,6 @@
-"""Arrays of cells out of tables, and the CRS of every encoder over a set of data sets.
+"""Arrays of cells out of tables, and the CRS of every encoder over a set of datasets.
 
-Law: arrays of cells have shape (K, D, V), encoders by data sets by columns; NaN is a cell that is
+Law: arrays of cells have shape (K, D, V), encoders by datasets by columns; NaN is a cell that is
 missing or undefined. A cell with any undefined axis is not observed at all; an encoder without an
 observed cell is no member of the panel, and has NaN.
 """
@@ -60,7 +60,7 @@ def clean_full_label_rows(metric_rows: pl.DataFrame, *, probe: str) -> pl.DataFr
 
 
 def own_side(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that were evaluated on the data set's own test side, one per cell."""
+    """Return the rows that were evaluated on the dataset's own test side, one per cell."""
     return rows.filter(pl.col("target") == pl.col("dataset"))
 
 
@@ -75,7 +75,7 @@ def cohort_crs(axes: Floats, *, weights: Weights = DEFAULT_WEIGHTS) -> Floats:
     Parameters
     ----------
     axes
-        Raw axes of cells, shape (K, D, 4): all data sets for the aggregate, one for a domain.
+        Raw axes of cells, shape (K, D, 4): all datasets for the aggregate, one for a domain.
     weights
         Component and axis weights.
 

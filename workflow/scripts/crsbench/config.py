@@ -18,7 +18,6 @@ from crsbench.errors import ConfigError
 #: The acquisition perturbations, in the order of every table.
 PERTURBATIONS = ("blur", "jpeg", "contrast", "rician", "fov")
 SEVERITIES = (1, 2, 3)
-PROBES = ("logistic",)
 #: With more seeds their multisets are too many to enumerate (`crsbench.resampling`).
 MOST_EXACT_SEEDS = 10
 

@@ -167,7 +167,7 @@ def informativeness(cells: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     `CORRELATIONS` of all pairs of `CONSTRUCTS` at these levels: ``encoder`` (means over the
-    observed data sets), ``cell`` (all cells, raw), ``cell_normalised`` (min-max within each data
+    observed datasets), ``cell`` (all cells, raw), ``cell_normalised`` (min-max within each data
     set) and ``dataset`` (the cells of each).
     """
     encoders = cells["encoder"].unique(maintain_order=True).to_list()
@@ -190,7 +190,7 @@ def informativeness(cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def _normalised_within_dataset(values: Floats) -> Floats:
-    """Return values (K, D, V) on the scale of each data set's lowest and highest cell."""
+    """Return values (K, D, V) on the scale of each dataset's lowest and highest cell."""
     missing = np.isnan(values)
     lower = np.where(missing, np.inf, values).min(axis=0)
     upper = np.where(missing, -np.inf, values).max(axis=0)

@@ -1,7 +1,7 @@
-"""The test cases of a data set and its shift targets, read and drawn for the case bootstrap.
+"""The test cases of a dataset and its shift targets, read and drawn for the case bootstrap.
 
 Law: a draw follows from the seed and the name of what is drawn, and from nothing else, so that
-every cell of a data set, in a job of its own, sees the same cases, and all cells the same seeds.
+every cell of a dataset, in a job of its own, sees the same cases, and all cells the same seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +28,16 @@ def read_drawn_cases(
     n_replicates: int,
     seed: int,
 ) -> dict[str, CaseSet]:
-    """Read the test side of a data set and its shift targets, and draw their groups.
+    """Read the test side of a dataset and its shift targets, and draw their groups.
 
     Parameters
     ----------
     dataset, index, split
-        The data set, its index and its split.
+        The dataset, its index and its split.
     shift
         The index of each shift target.
     labels
-        What the data set's labels mean.
+        What the dataset's labels mean.
     metrics
         The settings ``metrics``.
     n_replicates
@@ -47,7 +47,7 @@ def read_drawn_cases(
 
     Returns
     -------
-    The drawn cases by name, the data set first.
+    The drawn cases by name, the dataset first.
     """
     sides = read_sides(index, split, labels=labels)
     dropped = dropped_classes(sides["train"].targets, sides["test"].targets, classes=labels.classes)

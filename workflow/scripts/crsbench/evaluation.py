@@ -1,6 +1,6 @@
 """Evaluation: predictions become run records, each distinct fit scored once.
 
-Which classes count is decided by the data alone: a class that is dropped for the data set, or
+Which classes count is decided by the data alone: a class that is dropped for the dataset, or
 that has no positive or no negative among a target's samples, is left out of every macro average of
 that target, for all encoders, fractions, conditions and seeds alike, and named in the record.
 A metric without a value is null with its reason in ``undefined``; a metric that does not apply to
@@ -66,7 +66,7 @@ class Truth:
         N identifiers.
     labels
         ``(N,)`` class indices, or ``(N, C)`` of 1, 0, and NaN for masked; classes are those of
-        the data set that the probe was fitted on, in its order.
+        the dataset that the probe was fitted on, in its order.
     """
 
     samples: Sequence[str]
@@ -75,7 +75,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a data set's predictions are scored.
+    """How a dataset's predictions are scored.
 
     Attributes
     ----------

@@ -162,7 +162,7 @@ def published_reference(published: Published) -> Reference:
 
 
 def paper_check(folder: str | Path) -> pl.DataFrame:
-    """Recompute the published numbers that need no data (protocol, section 9).
+    """Recompute the published numbers that need no data (protocol, section 8).
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
 The law: one perturbed image depends on the canonical image (RGB uint8, H x W x 3), the
 perturbation, its strength and a seed, and on nothing else. The seed is 64 bits of the SHA-256
-of data set, sample, perturbation and severity. Arithmetic is in float64 on grey levels 0..255
+of dataset, sample, perturbation and severity. Arithmetic is in float64 on grey levels 0..255
 (255 is full range) and ends in one rounding: half to even (`numpy.rint`), clipped to 0..255.
-Protocol section 3; what it leaves open is marked [choice].
+Protocol, section 3; what it leaves open is marked [choice].
 
 Grey images. An image whose three channels are equal everywhere is one measurement: it is
 perturbed as one plane, so it stays grey and its noise is shared by the channels [choice].

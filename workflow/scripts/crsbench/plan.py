@@ -27,10 +27,7 @@ from crsbench.datasets.definitions import (
 )
 from crsbench.encoders.cards import EncoderCard, load_cards
 from crsbench.errors import ConfigError
-from crsbench.provenance import code_digest
 from crsbench.records import Cell, RunKey, conditions, enumerate_run_keys
-
-__all__ = ["Plan", "code_digest", "make_plan"]
 
 #: Settings that the records carry: those that can change a number in them.
 _PROTOCOL = (
@@ -43,7 +40,8 @@ _NEUTRAL_DEFINITION = {
 }  # fmt: skip
 _NEUTRAL_CARD = {
     "label": "-", "group": "generalist", "domain": None, "gated": None, "source": "",
-    "lora_targets": None, "skip_datasets": (), "size_class": "medium", "pretraining_overlap": (),
+    "lora_targets": None, "blocks": None, "depth_indices": (), "skip_datasets": (),
+    "size_class": "medium", "pretraining_overlap": (),
 }  # fmt: skip
 
 

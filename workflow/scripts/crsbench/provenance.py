@@ -70,7 +70,7 @@ def code_digest(script: str | Path, modules: Iterable[str] = ()) -> str:
     script
         The script of a rule.
     modules
-        Library modules that the script loads by name (one encoder's loader, one data set's
+        Library modules that the script loads by name (one encoder's loader, one dataset's
         adapter), as dotted names below ``crsbench``.
 
     Notes

@@ -1,6 +1,6 @@
 """Run records and metric rows: their keys, their schema, and the check that all are there.
 
-A run record is one evaluation: a probe, fitted on a label fraction of a data set's training side
+A run record is one evaluation: a probe, fitted on a label fraction of a dataset's training side
 with one seed, evaluated under one condition. A metric row is the mean over the seeds. The keys of
 a run follow from its settings alone; results with other keys are an error.
 """
@@ -16,8 +16,8 @@ from crsbench.files import read_parquet, write_parquet
 
 CLEAN = "clean"
 
-#: Metrics of a run record. All are means over the evaluated samples, classes macro-averaged;
-#: higher is better except for ece*, adaptive_ece, brier, nll and ordinal_mae.
+#: Metrics of a run record, of one evaluated set; those of classes are macro-averaged. Higher is
+#: better but for ece*, adaptive_ece, brier, nll, ordinal_mae; mean_confidence has no direction.
 METRICS = (
     "macro_auroc",
     "macro_auprc",
@@ -96,7 +96,7 @@ METRIC_ROW = pl.Schema(
 
 
 class Cell(NamedTuple):
-    """One encoder on one data set."""
+    """One encoder on one dataset."""
 
     encoder: str
     dataset: str
@@ -135,11 +135,11 @@ def enumerate_run_keys(
     Parameters
     ----------
     cells
-        The encoders and data sets of the run.
+        The encoders and datasets of the run.
     conditions
         ``(perturbation, severity)`` of the own test side, as `conditions` returns them.
     shift
-        Shift targets of each data set; a target is evaluated clean only.
+        Shift targets of each dataset; a target is evaluated clean only.
 
     Notes
     -----

@@ -229,7 +229,7 @@ def leading_tier(replicates: Replicates, *, level: float = 0.95) -> Tier | None:
 
     Notes
     -----
-    Protocol, section 7: k exceeds one unless one item has rank 1 with at least that probability.
+    Protocol, section 9: k exceeds one unless one item has rank 1 with at least that probability.
     The set of all K items always qualifies. None without items or defined replicates.
     """
     kept = replicates.defined()

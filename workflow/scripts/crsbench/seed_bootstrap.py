@@ -1,7 +1,7 @@
 """Bootstrap of CRS over the shared seeds: the label-subsample interval.
 
 Law: a replicate draws as many seeds as there are, with replacement, the same for all encoders and
-cells (or, as an option, anew for each data set); the axes of every cell, the aggregate, anchors
+cells (or, as an option, anew for each dataset); the axes of every cell, the aggregate, anchors
 and CRS are recomputed. With a convex fit and a fixed split all seeds coincide at full labels, so
 what varies is the label subsample: the interval says nothing about the sampling of cases.
 
@@ -52,7 +52,7 @@ def bootstrap_per_dataset(
     n_replicates: int = 10_000,
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> ScoreReplicates:
-    """Draw seeds anew for each data set, the same for all encoders."""
+    """Draw seeds anew for each dataset, the same for all encoders."""
     n_draws = n_replicates * len(records.datasets)
     counts = draw_multisets(records.n_seeds, n_replicates=n_draws, generator=generator)
     distinct, place = distinct_multisets(counts)
@@ -69,7 +69,7 @@ def _scored(
     resampled: str,
     weights: Weights,
 ) -> ScoreReplicates:
-    """Score replicates: the distinct multisets (U, S), or those `drawn` (R, D) by data set."""
+    """Score replicates: the distinct multisets (U, S), or those `drawn` (R, D) by dataset."""
     panel = panel_of(records)
     point = cell_axes(panel, np.ones((1, panel.n_seeds), np.int64))[0]
     axes = cell_axes(panel, distinct)

@@ -36,8 +36,8 @@ class SeedMetrics:
     perturbed
         Macro-AUROC with all labels under the J perturbed conditions, (S, K, D, J).
     shift_source, shift_target
-        Full-label AUROC on the own test side and on the data set's T shift targets, each over the
-        classes defined on both, (S, K, D, T); NaN beyond a data set's targets.
+        Full-label AUROC on the own test side and on the dataset's T shift targets, each over the
+        classes defined on both, (S, K, D, T); NaN beyond a dataset's targets.
     """
 
     auroc: Floats
@@ -57,7 +57,7 @@ class SeedMetrics:
 
 @dataclass(frozen=True)
 class SeedRecords:
-    """The run records of a panel as arrays, encoders (K) by data sets (D) by seeds (S).
+    """The run records of a panel as arrays, encoders (K) by datasets (D) by seeds (S).
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class SeedRecords:
     metrics
         The metrics by seed.
     n_targets
-        Number of shift targets of each data set, (D,).
+        Number of shift targets of each dataset, (D,).
     """
 
     encoders: tuple[str, ...]
@@ -81,7 +81,7 @@ class SeedRecords:
         return len(self.seeds)
 
     def of_dataset(self, dataset: str) -> "SeedRecords":
-        """Return the records of one data set: those of a domain's CRS."""
+        """Return the records of one dataset: those of a domain's CRS."""
         place = self.datasets.index(dataset)
         return replace(
             self,
@@ -112,7 +112,7 @@ def collect_seed_records(
     Parameters
     ----------
     run_records
-        Run records (`records.RUN_RECORD`); those of other probes, encoders and data sets are left
+        Run records (`records.RUN_RECORD`); those of other probes, encoders and datasets are left
         out.
     encoders, datasets
         The panel, in the order that breaks ties. A cell without any record stays NaN.
@@ -129,7 +129,7 @@ def collect_seed_records(
         & pl.col("dataset").is_in(list(datasets))
     )
     if rows.is_empty():
-        raise DataError(f"run records: none of probe {probe} for the encoders and data sets asked")
+        raise DataError(f"run records: none of probe {probe} for the encoders and datasets asked")
     cube = _Cube.of(rows, tuple(encoders), tuple(datasets))
     own = rows.filter(pl.col("target") == pl.col("dataset"))
     clean = own.filter(pl.col("perturbation") == CLEAN)
@@ -210,7 +210,7 @@ def _places(values: Sequence[object] | pl.Series, names: Sequence[object]) -> In
 
 
 def _shift_arrays(full: pl.DataFrame, cube: _Cube) -> tuple[Floats, Floats, tuple[int, ...]]:
-    """Return AUROC over common classes at source and target, (S, K, D, T), and T by data set."""
+    """Return AUROC over common classes at source and target, (S, K, D, T), and T by dataset."""
     clean = full.filter(pl.col("perturbation") == CLEAN)
     targets = {
         dataset: sorted(
@@ -279,7 +279,7 @@ def cell_axes(records: SeedRecords, counts: Integers) -> Floats:
 def axes_of_means(means: SeedMetrics, n_targets: Sequence[int]) -> Floats:
     """Return raw axes (R, K, D, 4) from metrics (R, K, D, ...) that are averaged over seeds.
 
-    `n_targets` is the number of shift targets of each of the D data sets; the shift term is the
+    `n_targets` is the number of shift targets of each of the D datasets; the shift term is the
     mean over them.
     """
     full = means.auroc[..., -1]

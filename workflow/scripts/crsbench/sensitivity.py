@@ -1,4 +1,4 @@
-"""Sensitivity of the ranking to its estimators, its data sets and its incomplete members.
+"""Sensitivity of the ranking to its estimators, its datasets and its incomplete members.
 
 Law: a variant changes the raw axes of the cells and nothing else; aggregation, anchors, dominance
 and CRS are then recomputed, and compared on the encoders that both rankings have. Tables are tidy
@@ -88,7 +88,7 @@ class Variant:
     Attributes
     ----------
     name, scope
-        What was changed, and in which CRS: ``aggregate`` or a data set.
+        What was changed, and in which CRS: ``aggregate`` or a dataset.
     reason
         Why there is no variant, or None.
     """
@@ -162,7 +162,7 @@ def estimator_substitutions(
     ordinal_datasets: Sequence[str],
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> list[Variant]:
-    """Replace one estimator at a time (paper, section 5.7; protocol, section 7).
+    """Replace one estimator at a time (paper, section 5.7; protocol, section 9).
 
     Parameters
     ----------
@@ -171,12 +171,12 @@ def estimator_substitutions(
     metric_rows
         Metric rows, of which those of `probe` are used.
     ordinal_datasets
-        Data sets in whose own CRS QWK and ordinal MAE replace discrimination.
+        Datasets in whose own CRS QWK and ordinal MAE replace discrimination.
 
     Returns
     -------
     Variants ``adaptive_ece``, ``brier`` and ``corruption_only`` of the aggregate CRS, then
-    ``qwk`` and ``ordinal_mae`` of each ordinal data set.
+    ``qwk`` and ``ordinal_mae`` of each ordinal dataset.
     """
     encoders, datasets = _names(cells, "encoder"), _names(cells, "dataset")
     columns = ("adaptive_ece", "brier", "qwk", "ordinal_mae")
@@ -231,12 +231,12 @@ class _Substitution:
 
 
 def complete_members(cells: pl.DataFrame, *, weights: Weights = DEFAULT_WEIGHTS) -> list[Variant]:
-    """Recompute CRS without incomplete evidence (protocol, section 6).
+    """Recompute CRS without incomplete evidence (protocol, section 9).
 
     Returns
     -------
-    Variants ``complete_members`` (only encoders with every data set stand in the panel) and
-    ``common_datasets`` (all encoders, only data sets that every encoder has), both beside the
+    Variants ``complete_members`` (only encoders with every dataset stand in the panel) and
+    ``common_datasets`` (all encoders, only datasets that every encoder has), both beside the
     aggregate CRS. They equal it where no cell is missing.
     """
     encoders, datasets = _names(cells, "encoder"), _names(cells, "dataset")
@@ -247,8 +247,8 @@ def complete_members(cells: pl.DataFrame, *, weights: Weights = DEFAULT_WEIGHTS)
     only_common = axes[:, np.logical_and.reduce(observed, axis=0)]
     crs = cohort_crs(axes, weights=weights)
     changed = {
-        "complete_members": (only_complete, "no encoder has every data set"),
-        "common_datasets": (only_common, "no data set has every encoder"),
+        "complete_members": (only_complete, "no encoder has every dataset"),
+        "common_datasets": (only_common, "no dataset has every encoder"),
     }
     return [
         _beside(name, encoders, crs, cohort_crs(variant, weights=weights), reason)
@@ -266,11 +266,11 @@ def _beside(
 def leave_one_dataset_out(
     cells: pl.DataFrame, *, weights: Weights = DEFAULT_WEIGHTS
 ) -> pl.DataFrame:
-    """Predict each data set's clean macro-AUROC from the CRS on the others (paper, section 5.6).
+    """Predict each dataset's clean macro-AUROC from the CRS on the others (paper, section 5.6).
 
     Returns
     -------
-    `HELD_OUT`, one row per data set, on the encoders that have a CRS and a held-out AUROC. Ties
+    `HELD_OUT`, one row per dataset, on the encoders that have a CRS and a held-out AUROC. Ties
     for the winner are broken by the panel's order.
     """
     encoders, datasets = _names(cells, "encoder"), _names(cells, "dataset")
@@ -286,7 +286,7 @@ def leave_one_dataset_out(
 def _held_out_row(crs: Floats, auroc: Floats, encoders: Sequence[str]) -> dict[str, object]:
     both = np.flatnonzero(np.isfinite(crs) & np.isfinite(auroc))
     if len(both) < 2:
-        reason = f"{len(both)} encoders have a CRS on other data sets and an AUROC on this one"
+        reason = f"{len(both)} encoders have a CRS on other datasets and an AUROC on this one"
         return {"n_encoders": len(both), "reason": reason}
     winner, actual = (int(both[descending_order(values[both])[0]]) for values in (crs, auroc))
     rho = float(spearman(crs[both], auroc[both]))
@@ -317,9 +317,9 @@ def shift_prediction(
 
     Returns
     -------
-    `SHIFT_PREDICTION`, two rows per data set and shift target: Spearman's rho of the target's
+    `SHIFT_PREDICTION`, two rows per dataset and shift target: Spearman's rho of the target's
     full-label macro-AUROC with ``crs_without_shift`` (the aggregate CRS, no shift term in any
-    cell) and with ``source_auroc`` (the clean AUROC on the data set itself). Empty without a
+    cell) and with ``source_auroc`` (the clean AUROC on the dataset itself). Empty without a
     shift target.
     """
     encoders, datasets = _names(cells, "encoder"), _names(cells, "dataset")
@@ -343,7 +343,7 @@ def shift_prediction(
 def _target_aurocs(
     metric_rows: pl.DataFrame, probe: str, encoders: Sequence[str], datasets: Sequence[str]
 ) -> Iterator[tuple[str, str, Floats]]:
-    """Yield data set, shift target and the encoders' AUROC on it, shape (K,)."""
+    """Yield dataset, shift target and the encoders' AUROC on it, shape (K,)."""
     rows = clean_full_label_rows(metric_rows, probe=probe)
     shifted = rows.filter(
         (pl.col("target") != pl.col("dataset")) & pl.col("dataset").is_in(list(datasets))

@@ -53,7 +53,7 @@ def validity_tables(
     metric_rows
         Metric rows (`records.METRIC_ROW`), of which those of `probe` are used.
     ordinal_datasets
-        Data sets whose own CRS is recomputed with QWK and ordinal MAE.
+        Datasets whose own CRS is recomputed with QWK and ordinal MAE.
     draws
         How many panels, insertions and weights are drawn.
     seed
@@ -141,7 +141,7 @@ def summarise_displacements(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _decision_tables(cells: pl.DataFrame, weights: Weights) -> Tables:
-    """Compare choosing by AUROC with choosing by CRS, in the aggregate and on each data set."""
+    """Compare choosing by AUROC with choosing by CRS, in the aggregate and on each dataset."""
     parts = {
         scope: _decisions_in(*panel_axes(cells, scope), weights)
         for scope in (AGGREGATE, *cells["dataset"].unique(maintain_order=True))

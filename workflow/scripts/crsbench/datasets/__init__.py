@@ -1,1 +1,1 @@
-"""Data sets: the files of a release become one index table, one module per layout."""
+"""Datasets: the files of a release become one index table, one module per layout."""

@@ -294,13 +294,13 @@ class EncoderCard(Model):
     lora_targets
         Regular expression of the module names that LoRA adapts.
     skip_datasets
-        Data sets that the released interface does not apply to.
+        Datasets that the released interface does not apply to.
     dtype
         Floating-point type of the forward pass; features are always stored as float32.
     size_class
         Class of memory and time on a cluster.
     pretraining_overlap
-        Data sets of the benchmark that are known to be among the pretraining data.
+        Datasets of the benchmark that are known to be among the pretraining data.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]

@@ -35,11 +35,6 @@ class LoadedEncoder:
     weights_digest: str
 
 
-def loader_module(card: EncoderCard) -> str:
-    """Return the dotted name, below ``crsbench``, of the module that loads the encoder."""
-    return f"encoders.loaders.{card.loader}"
-
-
 def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
     """Fetch an encoder's checkpoint, convert its vision tensors and write them.
 

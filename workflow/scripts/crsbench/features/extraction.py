@@ -103,7 +103,7 @@ def extract_clean(
     index
         The images: ``sample``, and ``path`` relative to `folder`; one row of features each.
     folder
-        Root of the data set.
+        Root of the dataset.
     max_side_px
         Longest side of the canonical image.
     compute

@@ -42,7 +42,7 @@ def extract_perturbed(
         ``sample``, ``perturbation``, ``severity``, ``seed``, ``pixels_sha256``: the same
         conditions for every sample.
     dataset
-        Name of the data set, part of every perturbation's seed.
+        Name of the dataset, part of every perturbation's seed.
     severities
         Strengths of each perturbation of the manifest; the first is severity 1.
     folder, max_side_px, compute, progress

@@ -198,7 +198,7 @@ def _listed(names: Sequence[str], limit: int = 5) -> str:
 
 @dataclass(frozen=True)
 class Standardiser:
-    """Column means and scales of the train split, in float64 (protocol, section 4).
+    """Column means and scales of the train split, in float64 (protocol, section 5).
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ def predictions_schema(n_classes: int) -> pl.Schema:
 
 @dataclass(frozen=True)
 class TrainingSide:
-    """The train split of a data set.
+    """The train split of a dataset.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class TrainingSide:
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """Samples of one side of one data set under one condition, ``features`` ``(n, D)``."""
+    """Samples of one side of one dataset under one condition, ``features`` ``(n, D)``."""
 
     target: str
     side: str
