@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from crsbench.encoders.cards import EncoderCard, input_px, load_cards
+from crsbench.encoders.cards import EncoderCard, RandomWeights, input_px, load_cards
 from crsbench.encoders.loaders import checkpoint, efficientnet_lite
 from crsbench.encoders.transforms import build_transform
 from crsbench.encoders.weights import (
@@ -230,8 +230,12 @@ def test_the_class_token_and_the_mean_of_the_patches_are_what_they_say(tmp_path)
     torch.testing.assert_close(averaged, tokens[:, 1:].mean(dim=1))
 
 
-def test_untrained_weights_come_from_the_seed_alone(tmp_path):
-    card = CARDS["tiny_resnet"]
+UNTRAINED = [name for name, card in CARDS.items() if isinstance(card.weights, RandomWeights)]
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_untrained_weights_come_from_the_seed_alone(name, tmp_path):
+    card = CARDS[name]
     torch.manual_seed(1)
     first = write_weights(card, tmp_path / "a.safetensors")
     torch.manual_seed(2)

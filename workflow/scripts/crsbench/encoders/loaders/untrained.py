@@ -2,8 +2,8 @@
 
 Each tensor has its own generator, keyed by its name, so that neither the order of construction nor
 the number of threads matters. Matrices get variance 1/fan-in, convolutions 2/fan-in, tokens and
-position embeddings standard deviation 0.02; vectors (norms, biases, running statistics) keep the
-constants that the architecture is built with.
+position embeddings standard deviation 0.02. Biases are zero: some architectures are built with
+random ones. Other vectors (norms, running statistics) keep the constants they are built with.
 """
 
 import math
@@ -25,6 +25,8 @@ def load_source(module: nn.Module, weights: RandomWeights) -> tuple[State, Sourc
 
 
 def _drawn(name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    if name.endswith("bias") and tensor.ndim == 1:
+        return torch.zeros_like(tensor)
     if tensor.ndim < 2:
         return tensor.clone()
     normal = generator("untrained", name, seed).standard_normal(tensor.shape)
