@@ -136,7 +136,7 @@ def time_chexpert(definition: DatasetDefinition) -> None:
         "classes": definition.classes,
         "uncertain": "mask",
     }
-    split = timed("split", lambda: split_index(index, fractions=SIDES, seed=0, **task)).split
+    split = timed("split", lambda: split_index(index, shares=SIDES, seed=0, **task)).split
     timed(
         f"subsamples, {len(SEEDS)} x {split.filter(side='train').height:,}",
         lambda: label_subsamples(index, split, label_fractions=FRACTIONS, seeds=SEEDS, **task),

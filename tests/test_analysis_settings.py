@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from panel_oracle import WEIGHTS
 
 from crsbench.config import Source, check_settings, merge_all, read_source
-from crsbench.crs import DEFAULT_WEIGHTS
+from crsbench.crs import Weights
 from crsbench.errors import ConfigError
-from crsbench.score_weights import weights_of
 
 ROOT = Path(__file__).parents[1]
 BASE = read_source(ROOT / "config" / "config.yaml")
@@ -59,4 +59,4 @@ def test_what_is_not_asked_for_cannot_be_impossible():
 
 
 def test_the_default_weights_are_the_papers():
-    assert weights_of(check().score.model_dump()) == DEFAULT_WEIGHTS
+    assert Weights.named(check().weights) == WEIGHTS

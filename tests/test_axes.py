@@ -52,8 +52,12 @@ def cell(encoder="a", dataset="skin", *, fractions=FRACTIONS, perturbed=True, sh
     return rows
 
 
-def axes_of(rows, **choices):
-    table = axes_table(pl.DataFrame(rows, schema=METRIC_ROW), probe="logistic", **choices)
+def axes_of(rows, *, robustness_fractions=(1.0,)):
+    table = axes_table(
+        pl.DataFrame(rows, schema=METRIC_ROW),
+        probe="logistic",
+        robustness_fractions=robustness_fractions,
+    )
     return table.row(0, named=True)
 
 
@@ -163,7 +167,9 @@ class TestTable:
         assert axes_of(cell() + others) == axes_of(cell())
 
     def test_written_table_reads_back_unchanged(self, tmp_path):
-        table = axes_table(pl.DataFrame(cell(), schema=METRIC_ROW), probe="logistic")
+        table = axes_table(
+            pl.DataFrame(cell(), schema=METRIC_ROW), probe="logistic", robustness_fractions=(1.0,)
+        )
         write_csv(table, tmp_path / "axes.csv")
         assert read_axes_table(tmp_path / "axes.csv").equals(table)
         assert table.schema == AXES_TABLE
@@ -216,7 +222,9 @@ class TestUndefined:
 class TestErrors:
     def test_probe_without_rows(self):
         with pytest.raises(DataError, match="none of probe mlp; probes there: logistic"):
-            axes_table(pl.DataFrame(cell(), schema=METRIC_ROW), probe="mlp")
+            axes_table(
+                pl.DataFrame(cell(), schema=METRIC_ROW), probe="mlp", robustness_fractions=(1.0,)
+            )
 
     def test_condition_that_stands_twice(self):
         rows = cell()

@@ -3,11 +3,10 @@
 import numpy as np
 import polars as pl
 import pytest
-from slow_panel import DATASETS, ENCODERS, run_records
+from panel_oracle import DATASETS, ENCODERS, WEIGHTS, run_records
 
 from crsbench.bootstrap_tables import TABLES, bootstrap_tables, seed_bootstraps
 from crsbench.config import MOST_EXACT_SEEDS
-from crsbench.crs import Weights
 from crsbench.resampling import MOST_ENUMERABLE_UNITS
 from crsbench.seed_records import collect_seed_records
 
@@ -18,7 +17,7 @@ KEY = ["scope", "resampled", "anchors"]
 
 def tables_of(records, draws=("paired", "exact", "per_dataset"), seed=0):
     return bootstrap_tables(
-        seed_bootstraps(records, draws=draws, n_replicates=N, seed=seed, weights=Weights())
+        seed_bootstraps(records, draws=draws, n_replicates=N, seed=seed, weights=WEIGHTS)
     )
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import polars as pl
 import pytest
+from panel_oracle import WEIGHTS
 
 from crsbench.candidates import read_candidates, score_candidates
-from crsbench.crs import AXES, Weights
+from crsbench.crs import AXES
 from crsbench.crs_table import crs_table, member_axes
 from crsbench.errors import CrsBenchError
 from crsbench.reference import Member, cohort_reference, load_reference
@@ -24,7 +25,7 @@ def raw():
         for dataset in ("skin", "eye")
     ]
     axes = pl.DataFrame(rows, schema=["encoder", "dataset", *AXES], orient="row")
-    return cohort_reference(axes, encoders=ENCODERS, weights=Weights())
+    return cohort_reference(axes, encoders=ENCODERS, weights=WEIGHTS)
 
 
 @pytest.fixture

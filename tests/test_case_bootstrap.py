@@ -3,9 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+from panel_oracle import WEIGHTS, slow_crs
 from scipy.special import expit, softmax
 from sklearn.metrics import roc_auc_score
-from slow_panel import slow_crs
 
 from crsbench.aggregation import average_over_seeds
 from crsbench.axes import axes_table
@@ -16,14 +16,15 @@ from crsbench.case_bootstrap import (
     cell_replicates,
     score_cases,
 )
-from crsbench.case_draws import ABSENCES, CaseSet, count_absences, draw_cases
+from crsbench.case_sets import ABSENCES, CaseSet, count_absences, draw_cases
 from crsbench.crs import AXES
 from crsbench.errors import DataError
-from crsbench.evaluation import Scoring, Truth, evaluate_cell
+from crsbench.evaluation import Scoring, evaluate_cell
 from crsbench.provenance import generator
 from crsbench.records import RunKey
 from crsbench.resampling import draw_multisets
 from crsbench.score_bootstrap import interval_table
+from crsbench.sides import Side
 from crsbench.weighted_metrics import GroupDraws
 
 N_REPLICATES = 12
@@ -41,14 +42,18 @@ def scoring(dataset, **changes):
     return Scoring(task=task, classes=CLASSES, **(settings | changes))
 
 
-def truth_of(target):
+def side(samples, labels):
+    return Side(samples, labels, labels if labels.ndim == 2 else np.eye(3)[labels])
+
+
+def side_of(target):
     random = np.random.default_rng(len(target))
     n = N_CASES[target]
     labels = random.integers(0, 3, n)
     if target != "skin":
         labels = (random.uniform(size=(n, 3)) < 0.4).astype(float)
         labels[random.uniform(size=(n, 3)) < 0.1] = np.nan
-    return Truth([f"{target}{i:03d}" for i in range(n)], labels)
+    return side([f"{target}{i:03d}" for i in range(n)], labels)
 
 
 def groups_of(target):
@@ -59,7 +64,7 @@ def case_sets(dataset, **changes):
     targets = ("skin",) if dataset == "skin" else ("chest", "clinic")
     return {
         target: draw_cases(
-            truth_of(target),
+            side_of(target),
             groups_of(target),
             scoring(dataset, **changes),
             n_replicates=N_REPLICATES,
@@ -78,13 +83,13 @@ def stored(encoder, dataset):
     sets += [(1.0, 0, "clinic", "clean", 0)] if dataset == "chest" else []
     parts = []
     for fraction, seed, target, perturbation, severity in sets:
-        truth = truth_of(target)
-        known = truth.labels if target != "skin" else np.eye(3)[truth.labels]
+        evaluated = side_of(target)
+        known = evaluated.truth
         logits = np.nan_to_num(known) + random.normal(0, 1.5, known.shape)
         parts.append(
             pl.DataFrame(
                 {
-                    "sample": list(reversed(truth.samples)),
+                    "sample": list(reversed(evaluated.samples)),
                     "logits": logits[::-1].astype(np.float32),
                 }
             ).with_columns(
@@ -169,7 +174,7 @@ class SlowCell:
         return table["logits"].to_numpy().astype(float)[self.rows[target]]
 
     def labels(self, target):
-        return truth_of(target).labels[self.rows[target]]
+        return side_of(target).labels[self.rows[target]]
 
     def class_auroc(self, target, *key):
         logits, labels = self.logits(key[0], key[1], target, *key[2:]), self.labels(target)
@@ -283,7 +288,7 @@ class TestCells:
         spoiled = predictions.with_columns(
             pl.col("logits").arr.to_list().list.eval(
                 pl.when(pl.int_range(pl.len()) == 1).then(-pl.element()).otherwise(pl.element())
-            )
+            ).list.to_array(3)
         )  # fmt: skip
         found = replicate("oak", "chest", cases=cases, predictions=spoiled)
         assert found.equals(replicate("oak", "chest", cases=cases))
@@ -302,7 +307,7 @@ class TestCells:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"predictions": lambda p: p[1:]}, "79 rows, expected one for each of the 80 test"),
+            ({"predictions": lambda p: p[1:]}, "79 rows, 79 of them of the 80 evaluated samples"),
             ({"predictions": lambda p: p.filter(pl.col("severity") != 2)}, "jpeg.*0 rows"),
             ({"fits": lambda f: f.filter(pl.col("seed") == 0)}, "no fit for seed 1 at label"),
         ],
@@ -317,7 +322,7 @@ class TestCells:
     def test_groups_must_be_given_for_every_case(self):
         with pytest.raises(DataError, match="3 groups for 80 test cases"):
             draw_cases(
-                truth_of("skin"), ["a"] * 3, scoring("skin"), n_replicates=1, generator=generator(0)
+                side_of("skin"), ["a"] * 3, scoring("skin"), n_replicates=1, generator=generator(0)
             )
 
 
@@ -329,7 +334,7 @@ class TestAbsences:
         samples = [str(i) for i in range(20)]
         return {
             "skin": draw_cases(
-                Truth(samples, labels),
+                side(samples, labels),
                 samples,
                 scoring("skin"),
                 n_replicates=200,
@@ -363,17 +368,23 @@ class TestAbsences:
         self, replicates, cells
     ):
         absences = count_absences("skin", self.rare(1))
-        scores = score_cases(replicates, cells, absences, scope="aggregate", resampled=CASES)
+        scores = score_cases(
+            replicates, cells, absences, scope="aggregate", resampled=CASES, weights=WEIGHTS
+        )
         table = interval_table(scores)
         assert table["mean"].null_count() == len(table)
         assert "a class of skin is absent from" in table["reason"][0]
-        other = score_cases(replicates, cells, absences, scope="chest", resampled=CASES)
+        other = score_cases(
+            replicates, cells, absences, scope="chest", resampled=CASES, weights=WEIGHTS
+        )
         assert interval_table(other)["mean"].null_count() == 0
 
 
 class TestScores:
     def test_crs_agrees_with_plain_loops(self, replicates, cells, absences):
-        scores = score_cases(replicates, cells, absences, scope="aggregate", resampled=CROSSED)
+        scores = score_cases(
+            replicates, cells, absences, scope="aggregate", resampled=CROSSED, weights=WEIGHTS
+        )
         chosen = replicates.filter(resampled=CROSSED)
         for place in (0, 7):
             axes = []
@@ -384,7 +395,9 @@ class TestScores:
             np.testing.assert_allclose(found, slow_crs(axes), atol=1e-12)
 
     def test_intervals_have_mean_bias_and_both_kinds(self, replicates, cells, absences):
-        scores = score_cases(replicates, cells, absences, scope="skin", resampled=CASES)
+        scores = score_cases(
+            replicates, cells, absences, scope="skin", resampled=CASES, weights=WEIGHTS
+        )
         row = interval_table(scores).filter(encoder="oak", anchors="recomputed").row(0, named=True)
         assert row["resampled"] == "cases"
         assert row["n_replicates"] == N_REPLICATES
@@ -397,11 +410,15 @@ class TestScores:
             ~((pl.col("encoder") == "elm") & (pl.col("dataset") == "chest"))
         )
         with pytest.raises(DataError, match="elm on chest: 0 replicates, expected 12"):
-            score_cases(without, cells, absences, scope="aggregate", resampled=CASES)
+            score_cases(
+                without, cells, absences, scope="aggregate", resampled=CASES, weights=WEIGHTS
+            )
 
     def test_an_encoder_without_a_cell_is_no_member(self, replicates, cells, absences):
         missing = cells.filter(~((pl.col("encoder") == "ash") & (pl.col("dataset") == "skin")))
-        scores = score_cases(replicates, missing, absences, scope="skin", resampled=CASES)
+        scores = score_cases(
+            replicates, missing, absences, scope="skin", resampled=CASES, weights=WEIGHTS
+        )
         assert scores.encoders == ("oak", "elm")
 
 
@@ -416,7 +433,7 @@ def test_drawing_every_case_once_gives_the_axes_of_the_run_records(dataset):
     )
     cases = {
         target: CaseSet(
-            found.truth,
+            found.side,
             found.scoring,
             found.groups,
             GroupDraws((np.ones((found.draws.n_groups, 1), np.float32),)),
@@ -431,11 +448,15 @@ def test_drawing_every_case_once_gives_the_axes_of_the_run_records(dataset):
             for fraction, target, condition in evaluated_sets(dataset)
             for seed in SEEDS
         ],
-        truths={target: found.truth for target, found in cases.items()},
+        evaluated={target: found.side for target, found in cases.items()},
         scoring=scoring(dataset),
         identity={target: {} for target in cases},
     )
-    expected = axes_table(average_over_seeds(records), probe="logistic").select(AXES).row(0)
+    expected = (
+        axes_table(average_over_seeds(records), probe="logistic", robustness_fractions=(1.0,))
+        .select(AXES)
+        .row(0)
+    )
     found = cell_replicates(
         predictions.lazy(),
         fits,

@@ -1,12 +1,14 @@
 """The score on arrays: known values, invariances against a fixed reference, broken input."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
+from panel_oracle import WEIGHTS, slow_crs, slow_score
 
 from crsbench.crs import (
     AXES,
-    DEFAULT_WEIGHTS,
     Anchors,
     Weights,
     aggregate,
@@ -30,31 +32,9 @@ def random_panels(*shape, seed=0):
     return np.random.default_rng(seed).uniform(0.5, 1.0, (*shape, len(AXES)))
 
 
-def slow_crs(candidate, panel, lower, upper, own, weights=DEFAULT_WEIGHTS):
-    """One encoder's score from the formulas, with loops and Python numbers."""
-
-    def scaled(row):
-        values = []
-        for x, low, high in zip(row, lower, upper, strict=True):
-            values.append(min(1.0, max(0.0, (x - low) / (high - low))))
-        return values
-
-    mine = scaled(candidate)
-    others = [scaled(row) for place, row in enumerate(panel) if place != own]
-    beaten = 0
-    for other in others:
-        pairs = list(zip(mine, other, strict=True))
-        if all(a >= b for a, b in pairs) and any(a > b for a, b in pairs):
-            beaten += 1
-    share = beaten / len(others)
-    ideal = 1 - sum(w * (1 - s) ** 2 for w, s in zip(weights.axes, mine, strict=True))
-    parts = (share, ideal, min(mine))
-    return sum(w * part for w, part in zip(weights.components, parts, strict=True))
-
-
 class TestKnownValues:
     def test_one_encoder_best_on_all_axes_has_one_and_one_worst_on_all_has_zero(self):
-        scores = score_cohort(np.array([[0.9] * 4, [0.5] * 4, [0.7] * 4]))
+        scores = score_cohort(np.array([[0.9] * 4, [0.5] * 4, [0.7] * 4]), weights=WEIGHTS)
         np.testing.assert_array_equal(scores.crs[:2], [1.0, 0.0])
         np.testing.assert_array_equal(scores.dominance, [1.0, 0.0, 0.5])
         np.testing.assert_allclose(scores.ideal_point[2], 0.75)
@@ -63,7 +43,7 @@ class TestKnownValues:
     def test_published_profile_by_hand(self):
         """BioViL of Figure 2: two axes at the top, two at the bottom, dominating none."""
         panel = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]])
-        scores = score_cohort(panel)
+        scores = score_cohort(panel, weights=WEIGHTS)
         np.testing.assert_allclose(scores.ideal_point, 0.5)
         np.testing.assert_allclose(scores.crs, 0.125)
 
@@ -101,9 +81,10 @@ class TestAgainstLoops:
     @pytest.mark.parametrize("seed", range(5))
     def test_cohort_agrees_with_a_slow_implementation(self, seed):
         panel = random_panels(9, seed=seed).round(2)
-        lower, upper = panel.min(axis=0), panel.max(axis=0)
-        slow = [slow_crs(row, panel, lower, upper, own) for own, row in enumerate(panel)]
-        np.testing.assert_allclose(score_cohort(panel).crs, slow, rtol=0, atol=1e-12)
+        slow = slow_crs(panel.tolist())
+        np.testing.assert_allclose(
+            score_cohort(panel, weights=WEIGHTS).crs, slow, rtol=0, atol=1e-12
+        )
 
     def test_candidates_agree_with_a_slow_implementation_under_other_weights(self):
         panel, candidates = random_panels(7), random_panels(20, seed=1) * 1.1
@@ -111,21 +92,24 @@ class TestAgainstLoops:
         within = anchors(panel)
         own = np.full(20, -1)
         found = score(candidates, panel, within=within, own=own, weights=weights).crs
-        slow = [slow_crs(row, panel, within.lower, within.upper, -1, weights) for row in candidates]
+        limits = list(zip(within.lower, within.upper, strict=True))
+        slow = [
+            slow_score(row, panel, limits, weights.components, weights.axes) for row in candidates
+        ]
         np.testing.assert_allclose(found, slow, rtol=0, atol=1e-12)
 
     def test_replicates_have_the_same_bits_as_single_panels(self):
         panels = random_panels(3, 4, 6)
-        together = score_cohort(panels)
+        together = score_cohort(panels, weights=WEIGHTS)
         for place in np.ndindex(3, 4):
-            alone = score_cohort(panels[place])
+            alone = score_cohort(panels[place], weights=WEIGHTS)
             for part in (*PARTS, "normalised"):
                 np.testing.assert_array_equal(getattr(together, part)[place], getattr(alone, part))
 
     def test_weight_draws_broadcast_over_replicates(self):
         draws = np.random.default_rng(0).dirichlet(np.ones(4), 5)
         components = np.random.default_rng(1).dirichlet(np.ones(3), 5)
-        given = score_cohort(random_panels(6))
+        given = score_cohort(random_panels(6), weights=WEIGHTS)
         ideal = ideal_point(given.normalised, draws[:, None])
         crs = combine(given.dominance, ideal, given.worst_axis, by=components[:, None])
         for draw, component, row in zip(draws, components, crs, strict=True):
@@ -137,11 +121,11 @@ class TestInvariances:
     def test_adding_a_candidate_leaves_all_others_bit_identical(self):
         panel = random_panels(8)
         within, own = anchors(panel), np.arange(8)
-        before = score(panel, panel, within=within, own=own)
+        before = score(panel, panel, within=within, own=own, weights=WEIGHTS)
         for seed in range(20):
             more = np.concatenate([panel, random_panels(3, seed=seed) * 1.3])
             places = np.concatenate([own, np.full(3, -1)])
-            after = score(more, panel, within=within, own=places)
+            after = score(more, panel, within=within, own=places, weights=WEIGHTS)
             for part in PARTS:
                 np.testing.assert_array_equal(getattr(after, part)[:8], getattr(before, part))
 
@@ -152,26 +136,28 @@ class TestInvariances:
         rising = np.repeat(random_panels(1, seed=3), 200, axis=0)
         rising[:, axis] = np.linspace(0.4, 1.1, 200)
         for own in (np.full(200, -1), np.full(200, 2)):
-            crs = score(rising, panel, within=within, own=own).crs
+            crs = score(rising, panel, within=within, own=own, weights=WEIGHTS).crs
             assert (np.diff(crs) >= 0).all()
             assert crs[-1] > crs[0]
 
     def test_permuting_encoders_permutes_scores(self):
         panel = random_panels(10)
         order = np.random.default_rng(1).permutation(10)
-        permuted = score_cohort(panel[order])
+        permuted = score_cohort(panel[order], weights=WEIGHTS)
         for part in PARTS:
             np.testing.assert_array_equal(
-                getattr(permuted, part), getattr(score_cohort(panel), part)[order]
+                getattr(permuted, part), getattr(score_cohort(panel, weights=WEIGHTS), part)[order]
             )
 
     def test_increasing_affine_change_of_an_axis_changes_no_cohort_score(self):
         panel = random_panels(10)
         changed = panel * np.array([2.0, 4.0, 0.5, 8.0])
-        np.testing.assert_array_equal(score_cohort(changed).crs, score_cohort(panel).crs)
+        np.testing.assert_array_equal(
+            score_cohort(changed, weights=WEIGHTS).crs, score_cohort(panel, weights=WEIGHTS).crs
+        )
 
     def test_scores_and_parts_lie_between_zero_and_one(self):
-        scores = score_cohort(random_panels(500, 6))
+        scores = score_cohort(random_panels(500, 6), weights=WEIGHTS)
         for part in PARTS:
             assert getattr(scores, part).min() >= 0
             assert getattr(scores, part).max() <= 1
@@ -182,32 +168,32 @@ class TestUndefined:
         panels = random_panels(3, 5)
         panels[1, :, 2] = 0.7
         np.testing.assert_array_equal(replicate_anchors(panels).undefined, [False, True, False])
-        crs = score_cohort(panels).crs
+        crs = score_cohort(panels, weights=WEIGHTS).crs
         np.testing.assert_array_equal(np.isnan(crs).all(axis=1), [False, True, False])
         np.testing.assert_array_equal(np.isnan(crs).any(axis=1), [False, True, False])
 
     def test_nan_axis_makes_the_whole_replicate_undefined(self):
         panels = random_panels(2, 5)
         panels[0, 3, 1] = np.nan
-        crs = score_cohort(panels).crs
+        crs = score_cohort(panels, weights=WEIGHTS).crs
         assert np.isnan(crs[0]).all()
         assert np.isfinite(crs[1]).all()
 
     def test_panel_of_one_in_a_batch_is_undefined(self):
-        assert np.isnan(score_cohort(random_panels(2, 1)).crs).all()
+        assert np.isnan(score_cohort(random_panels(2, 1), weights=WEIGHTS).crs).all()
 
 
 class TestErrors:
     @pytest.mark.parametrize("n_members", [0, 1])
     def test_panel_of_fewer_than_two(self, n_members):
         with pytest.raises(CrsBenchError, match=f"two encoders or more, not {n_members}"):
-            anchors(random_panels(n_members))
+            check_panel(random_panels(n_members), ["a"] * n_members)
 
     def test_anchor_of_zero_width(self):
         panel = random_panels(3)
         panel[:, 3] = 0.25
         with pytest.raises(CrsBenchError, match=r"robustness have zero width: .* at 0\.25"):
-            anchors(panel)
+            check_panel(panel, ["a", "b", "c"])
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     def test_axis_that_is_not_finite(self, value):
@@ -231,7 +217,7 @@ class TestErrors:
     )
     def test_weights(self, weights, message):
         with pytest.raises(CrsBenchError, match=message):
-            Weights(**weights)
+            replace(WEIGHTS, **weights)
 
 
 def test_published_scores_follow_from_the_published_axes(published_folder):
@@ -239,9 +225,11 @@ def test_published_scores_follow_from_the_published_axes(published_folder):
     printed = pl.read_csv(published_folder / "table2.csv")["aggregate_crs"].to_numpy()
     panel = axes.select(AXES).to_numpy().copy()
     encoders = axes["encoder"].to_list()
-    tied = score_cohort(panel).crs
+    tied = score_cohort(panel, weights=WEIGHTS).crs
     panel[encoders.index("SigLIP"), AXES.index("label_efficiency")] += 1e-6
-    np.testing.assert_allclose(score_cohort(panel).crs, printed, rtol=0, atol=0.0015)
+    np.testing.assert_allclose(
+        score_cohort(panel, weights=WEIGHTS).crs, printed, rtol=0, atol=0.0015
+    )
     np.testing.assert_allclose(tied[encoders.index("BiomedCLIP")], 0.467, atol=0.0005)
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+from panel_oracle import WEIGHTS
 
-from crsbench.crs import AXES, Weights, score_cohort
+from crsbench.crs import AXES, score_cohort
 from crsbench.crs_table import (
     CRS_TABLE,
     crs_notes,
@@ -45,7 +46,7 @@ def with_rows(*rows):
 
 def cohort(axes=None, encoders=ENCODERS):
     axes = axes_frame() if axes is None else axes
-    return cohort_reference(axes, encoders=encoders, weights=Weights())
+    return cohort_reference(axes, encoders=encoders, weights=WEIGHTS)
 
 
 def scored(axes=None, encoders=ENCODERS, reference=None):
@@ -84,7 +85,7 @@ class TestCohort:
 
     def test_domain_has_its_own_panel_and_anchors(self):
         eye = axes_frame().filter(pl.col("dataset") == "eye")
-        expected = score_cohort(eye.select(AXES).to_numpy())
+        expected = score_cohort(eye.select(AXES).to_numpy(), weights=WEIGHTS)
         table = in_scope(scored(), "eye").sort("encoder")
         for name in SCORES:
             np.testing.assert_array_equal(table[name], getattr(expected, name))
@@ -143,7 +144,7 @@ class TestCohort:
         assert (row["encoder"], row["rank"], row["crs"], row["n_cells"]) == ("a", None, None, 0)
         others = in_scope(scored(axes), "skin").head(5).sort("encoder")
         panel = axes.filter((pl.col("dataset") == "skin") & ~is_cell).select(AXES).to_numpy()
-        np.testing.assert_array_equal(others["crs"], score_cohort(panel).crs)
+        np.testing.assert_array_equal(others["crs"], score_cohort(panel, weights=WEIGHTS).crs)
         assert "a is left out: robustness undefined" in notes(axes)["note"].to_list()
 
     def test_encoder_without_any_defined_cell_keeps_its_rows(self):
@@ -160,7 +161,11 @@ class TestCohort:
         assert in_scope(scored(axes), "skin")["crs"].null_count() == 0
         said = notes(axes).filter(pl.col("kind") == "undefined scope").rows()
         assert said == [
-            ("eye", "undefined scope", "no scores: anchors of calibration have zero width")
+            (
+                "eye",
+                "undefined scope",
+                "no scores: anchors of calibration have zero width: all members are at 0.5",
+            )
         ]
 
     def test_run_of_one_encoder_has_rows_and_a_note(self):

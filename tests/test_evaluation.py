@@ -9,7 +9,7 @@ from scipy.special import expit, softmax
 from sklearn.metrics import average_precision_score, cohen_kappa_score, log_loss, roc_auc_score
 
 from crsbench.errors import DataError
-from crsbench.evaluation import Scorer, Scoring, Truth, evaluate_cell
+from crsbench.evaluation import Scorer, Scoring, evaluate_cell
 from crsbench.probes.cell import FITS, predictions_schema
 from crsbench.records import (
     METRICS,
@@ -19,6 +19,7 @@ from crsbench.records import (
     check_schema,
     enumerate_run_keys,
 )
+from crsbench.sides import Side
 
 CLASSES = ("a", "b", "c")
 FRACTIONS, SEEDS = (0.1, 1.0), (0, 1, 2)
@@ -47,9 +48,14 @@ def scoring(task="multiclass", *, classes=CLASSES, dropped=(), binary_confidence
     )
 
 
+def side(samples, labels, *, n_classes=3):
+    truth = labels if labels.ndim == 2 else np.eye(n_classes)[labels]
+    return Side(samples, labels, truth)
+
+
 def score(logits, labels, **choices):
-    truth = Truth([str(row) for row in range(len(labels))], labels)
-    return Scorer(truth, scoring(**choices)).score(logits)
+    of_all = side([str(row) for row in range(len(labels))], labels, n_classes=logits.shape[1])
+    return Scorer(of_all, scoring(**choices)).score(logits)
 
 
 def draw_classes(rng, n=N, n_classes=3):
@@ -203,9 +209,9 @@ class CellTables:
         self.samples = [f"s{i:02d}" for i in range(N)]
         self.labels = np.arange(N) % 3
         self.shift_labels = np.arange(N) % 2  # class c does not occur there
-        self.truths = {
-            "own": Truth(self.samples, self.labels),
-            "other": Truth(self.samples, self.shift_labels),
+        self.evaluated = {
+            "own": side(self.samples, self.labels),
+            "other": side(self.samples, self.shift_labels),
         }
         self.logits = {}
         tables, fits = [predictions_schema(3).to_frame()], []
@@ -255,7 +261,7 @@ class CellTables:
             self.predictions if predictions is None else predictions,
             self.fits if fits is None else fits,
             keys=self.keys(),
-            truths=self.truths,
+            evaluated=self.evaluated,
             scoring=scoring(),
             identity={"own": IDENTITY, "other": IDENTITY},
         )

@@ -13,8 +13,6 @@ from crsbench import perturbations
 from crsbench.errors import ConfigError, DataError
 from crsbench.perturbations import (
     PERTURBATIONS,
-    check_pixels,
-    manifest_rows,
     perturb,
     perturbation_seed,
     perturbed_images,
@@ -379,27 +377,6 @@ def test_memory_layout_does_not_matter_and_the_input_is_left_alone(perturbation,
     assert not np.shares_memory(expected, image)
 
 
-# --- The manifest --------------------------------------------------------------------------------
-
-
-def test_manifest_holds_seed_and_digest_of_every_condition():
-    image = picture(20, 30)
-    rows = manifest_rows(
-        image, dataset="toy", sample="s1", perturbations=PERTURBATIONS, severities=SEVERITIES
-    )
-    expected = [
-        {
-            "sample": "s1",
-            "perturbation": name,
-            "severity": severity,
-            "seed": seed,
-            "pixels_sha256": pixels_sha256(pixels),
-        }
-        for (name, severity), (seed, pixels) in all_conditions(image).items()
-    ]
-    assert rows == expected
-
-
 def test_digest_depends_on_shape_and_pixels_and_not_on_layout():
     image = picture(20, 30)
     assert pixels_sha256(np.asfortranarray(image)) == pixels_sha256(image)
@@ -407,34 +384,6 @@ def test_digest_depends_on_shape_and_pixels_and_not_on_layout():
     changed = image.copy()
     changed[3, 4, 1] ^= 1
     assert pixels_sha256(changed) != pixels_sha256(image)
-
-
-def test_pixels_that_match_the_manifest_pass():
-    image = picture(20, 30)
-    check_pixels(
-        image,
-        pixels_sha256(image),
-        dataset="toy",
-        sample="s1",
-        perturbation="jpeg",
-        severity=2,
-    )
-
-
-def test_mismatch_names_image_condition_and_library_versions():
-    image = picture(20, 30)
-    message = (
-        r"toy/s1, jpeg severity 2: .*numpy \d.*, scipy \d.*, Pillow \d.*, libjpeg.* \d.*make the "
-    )
-    with pytest.raises(DataError, match=message):
-        check_pixels(
-            image,
-            pixels_sha256(image[::-1]),
-            dataset="toy",
-            sample="s1",
-            perturbation="jpeg",
-            severity=2,
-        )
 
 
 # --- Refusals ------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """References: freezing, digests, restriction, anchors that move."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
+from panel_oracle import WEIGHTS
 
-from crsbench.crs import AXES, Weights
+from crsbench.crs import AXES
 from crsbench.errors import CrsBenchError
 from crsbench.reference import (
     AGGREGATE,
@@ -38,7 +40,7 @@ def axes_frame(encoders=ENCODERS, *, without=(("b", "eye"),), seed=0):
 
 def cohort(axes=None, encoders=ENCODERS, **given):
     axes = axes_frame() if axes is None else axes
-    return cohort_reference(axes, encoders=encoders, weights=Weights(), **given)
+    return cohort_reference(axes, encoders=encoders, weights=WEIGHTS, **given)
 
 
 class TestCohort:
@@ -69,7 +71,10 @@ class TestCohort:
     def test_zero_width_anchor_leaves_its_scope_undefined_and_the_others_alone(self):
         flat = pl.when(pl.col("dataset") == "eye").then(0.5).otherwise(pl.col("calibration"))
         scopes = cohort(axes_frame().with_columns(calibration=flat)).scopes
-        assert scopes["eye"].undefined == "anchors of calibration have zero width"
+        assert (
+            scopes["eye"].undefined
+            == "anchors of calibration have zero width: all members are at 0.5"
+        )
         assert not scopes["skin"].undefined
 
     def test_dataset_of_one_encoder_is_undefined(self):
@@ -80,7 +85,7 @@ class TestCohort:
     def test_digest_depends_on_every_part_of_the_content(self):
         axes = axes_frame()
         moved = axes.with_columns(robustness=pl.col("robustness") + 1e-15)
-        weights = Weights(axes=(0.3, 0.3, 0.15, 0.25))
+        weights = replace(WEIGHTS, axes=(0.3, 0.3, 0.15, 0.25))
         digests = {
             cohort(axes).digest,
             cohort(moved).digest,
@@ -97,7 +102,7 @@ class TestFile:
     def test_frozen_reference_loads_with_all_bits(self, tmp_path):
         reference = cohort(name="first", run="run 1")
         freeze_reference(reference, tmp_path / "r.json")
-        loaded = load_reference(tmp_path / "r.json", weights=Weights())
+        loaded = load_reference(tmp_path / "r.json", weights=WEIGHTS)
         assert loaded.digest == reference.digest
         assert (loaded.name, loaded.run, loaded.panel) == ("first", "run 1", ENCODERS)
         for name, scope in reference.scopes.items():
@@ -152,7 +157,9 @@ class TestFile:
     def test_weights_of_the_run_must_be_those_of_the_reference(self, tmp_path):
         freeze_reference(cohort(), tmp_path / "r.json")
         with pytest.raises(CrsBenchError, match="the run is configured with Weights"):
-            load_reference(tmp_path / "r.json", weights=Weights(components=(0.5, 0.3, 0.2)))
+            load_reference(
+                tmp_path / "r.json", weights=replace(WEIGHTS, components=(0.5, 0.3, 0.2))
+            )
 
 
 class TestRestriction:

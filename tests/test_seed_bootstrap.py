@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from slow_panel import DATASETS, ENCODERS, run_records, slow_aggregate, slow_crs
+from panel_oracle import DATASETS, ENCODERS, WEIGHTS, run_records, slow_aggregate, slow_crs
 
 from crsbench.provenance import generator
 from crsbench.records import RUN_RECORD
@@ -44,7 +44,7 @@ def records(table):
 
 @pytest.fixture(scope="module")
 def exact(records):
-    return enumerate_paired(records)
+    return enumerate_paired(records, weights=WEIGHTS)
 
 
 def collect(table):
@@ -69,7 +69,9 @@ class TestReplicates:
             np.testing.assert_allclose(found, expected, atol=1e-12)
 
     def test_seeds_drawn_per_data_set_agree_with_plain_loops(self, table, records):
-        found = bootstrap_per_dataset(records, generator=generator(0), n_replicates=4)
+        found = bootstrap_per_dataset(
+            records, generator=generator(0), n_replicates=4, weights=WEIGHTS
+        )
         counts = draw_multisets(5, n_replicates=8, generator=generator(0)).reshape(4, 2, 5)
         for place, row in enumerate(counts):
             by_dataset = dict(zip(DATASETS, map(drawn_seeds, row), strict=True))
@@ -78,7 +80,9 @@ class TestReplicates:
 
     def test_10_000_draws_agree_with_the_exact_distribution(self, records, exact):
         n = 10_000
-        drawn = bootstrap_paired(records, generator=generator("draws"), n_replicates=n)
+        drawn = bootstrap_paired(
+            records, generator=generator("draws"), n_replicates=n, weights=WEIGHTS
+        )
         assert drawn.recomputed.n_replicates == n
         values, weights = exact.recomputed.statistic, exact.recomputed.multiplicity / 5**5
         centre = weights @ values
@@ -90,7 +94,9 @@ class TestReplicates:
             assert (below > level - 4 * np.sqrt(level * (1 - level) / n)).all()
 
     def test_draws_per_data_set_have_the_same_centre_but_are_not_paired(self, records, exact):
-        found = bootstrap_per_dataset(records, generator=generator(1), n_replicates=3_000)
+        found = bootstrap_per_dataset(
+            records, generator=generator(1), n_replicates=3_000, weights=WEIGHTS
+        )
         assert len(found.recomputed.statistic) == 3_000
         spread = found.recomputed.statistic.std(axis=0) / np.sqrt(3_000)
         centre = mean(exact.recomputed)
@@ -100,7 +106,8 @@ class TestReplicates:
         order = [3, 1, 4, 0, 2]
         names = [ENCODERS[place] for place in order]
         permuted = enumerate_paired(
-            collect_seed_records(table, probe="logistic", encoders=names, datasets=DATASETS)
+            collect_seed_records(table, probe="logistic", encoders=names, datasets=DATASETS),
+            weights=WEIGHTS,
         )
         np.testing.assert_array_equal(permuted.point, exact.point[order])
         np.testing.assert_array_equal(
@@ -110,7 +117,9 @@ class TestReplicates:
     def test_seeds_that_all_agree_leave_intervals_of_zero_width(self, table):
         first = table.filter(seed=0)
         same = pl.concat([first.with_columns(seed=pl.lit(s, pl.Int64)) for s in range(5)])
-        scores = bootstrap_paired(collect(same), generator=generator(0), n_replicates=200)
+        scores = bootstrap_paired(
+            collect(same), generator=generator(0), n_replicates=200, weights=WEIGHTS
+        )
         found = interval_table(scores)
         assert found["percentile_low"].equals(found["point"].alias("percentile_low"))
         assert (found["bias"].abs() < 1e-15).all()
@@ -120,7 +129,7 @@ class TestReplicates:
         spoiled = table.with_columns(
             pl.when(pl.col("seed") == 0).then(0.1).otherwise("ece").alias("ece")
         )
-        scores = enumerate_paired(collect(spoiled))
+        scores = enumerate_paired(collect(spoiled), weights=WEIGHTS)
         assert scores.recomputed.n_undefined == 1
         assert scores.fixed.n_undefined == 0
         found = interval_table(scores).filter(anchors="recomputed")
@@ -129,7 +138,7 @@ class TestReplicates:
 
     def test_one_seed_says_that_there_is_nothing_to_resample(self, table):
         scores = bootstrap_paired(
-            collect(table.filter(seed=0)), generator=generator(0), n_replicates=10
+            collect(table.filter(seed=0)), generator=generator(0), n_replicates=10, weights=WEIGHTS
         )
         found = interval_table(scores)
         assert set(found["reason"]) == {"one seed: there is nothing to resample"}
@@ -149,16 +158,16 @@ class TestTables:
 
     @pytest.mark.parametrize("make", TABLES)
     def test_a_withheld_bootstrap_has_every_row_with_nulls_and_the_reason(self, table, make):
-        one_seed = enumerate_paired(collect(table.filter(seed=1)))
+        one_seed = enumerate_paired(collect(table.filter(seed=1)), weights=WEIGHTS)
         found = make(one_seed)
-        assert len(found) == len(make(enumerate_paired(collect(table))))
+        assert len(found) == len(make(enumerate_paired(collect(table), weights=WEIGHTS)))
         assert set(found["reason"]) == {"one seed: there is nothing to resample"}
 
     @pytest.mark.parametrize("make", TABLES)
     @pytest.mark.parametrize("kept", [["oak"], []])
     def test_a_panel_of_one_or_none_has_no_crs_and_says_so(self, records, make, kept):
         few = records.of_encoders([ENCODERS.index(name) for name in kept])
-        found = make(enumerate_paired(few))
+        found = make(enumerate_paired(few, weights=WEIGHTS))
         assert found.schema == TABLES[make]
         n_rows = 0 if make is difference_table else len(kept)
         assert found["reason"].n_unique() == n_rows

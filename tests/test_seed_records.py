@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from slow_panel import DATASETS, ENCODERS, MISSING, run_records, slow_cell_axes
+from panel_oracle import DATASETS, ENCODERS, MISSING, run_records, slow_cell_axes
 
 from crsbench.aggregation import average_over_seeds
 from crsbench.axes import axes_table
@@ -26,7 +26,7 @@ def collect(table, encoders=ENCODERS, datasets=DATASETS):
 
 
 def test_all_seeds_once_give_the_axes_of_the_metric_rows(table):
-    expected = axes_table(average_over_seeds(table), probe="logistic")
+    expected = axes_table(average_over_seeds(table), probe="logistic", robustness_fractions=(1.0,))
     expected = cell_array(expected, AXES, encoders=ENCODERS, datasets=DATASETS)
     np.testing.assert_allclose(cell_axes(collect(table), ONCE)[0], expected, atol=1e-12)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import polars as pl
 import pytest
+from panel_oracle import DATASETS, ENCODERS, MISSING, WEIGHTS, run_records, slow_crs
 from scipy import stats
-from slow_panel import DATASETS, ENCODERS, MISSING, run_records, slow_crs
 
 from crsbench.aggregation import average_over_seeds
 from crsbench.axes import axes_table
@@ -34,7 +34,7 @@ def metric_rows():
 
 @pytest.fixture(scope="module")
 def cells(metric_rows):
-    return axes_table(metric_rows, probe="logistic")
+    return axes_table(metric_rows, probe="logistic", robustness_fractions=(1.0,))
 
 
 def slow_scores(cells, change=None, encoders=ENCODERS, datasets=DATASETS):
@@ -63,7 +63,9 @@ def metric(metric_rows, row, name, target=None):
 
 @pytest.fixture(scope="module")
 def variants(cells, metric_rows):
-    return estimator_substitutions(cells, metric_rows, probe="logistic", ordinal_datasets=["skin"])
+    return estimator_substitutions(
+        cells, metric_rows, probe="logistic", ordinal_datasets=["skin"], weights=WEIGHTS
+    )
 
 
 class TestSubstitutions:
@@ -103,7 +105,7 @@ class TestSubstitutions:
             pl.when(pl.col("encoder") == "ash").then(None).otherwise("brier").alias("brier")
         )
         variants = estimator_substitutions(
-            cells, spoiled, probe="logistic", ordinal_datasets=["chest"]
+            cells, spoiled, probe="logistic", ordinal_datasets=["chest"], weights=WEIGHTS
         )
         table = variants_table(variants)
         reasons = dict(table.select("variant", "reason").rows())
@@ -114,7 +116,7 @@ class TestSubstitutions:
 
 class TestCompleteMembers:
     def test_both_variants_agree_with_plain_loops(self, cells):
-        table = variant_scores(complete_members(cells))
+        table = variant_scores(complete_members(cells, weights=WEIGHTS))
         assert table.schema == VARIANT_SCORES
         expected = {
             "complete_members": slow_scores(cells, encoders=ALL_FOUR),
@@ -128,14 +130,16 @@ class TestCompleteMembers:
         ) == pytest.approx(slow_scores(cells))
 
     def test_without_a_missing_cell_nothing_changes(self, cells):
-        table = variants_table(complete_members(cells.filter(pl.col("encoder") != MISSING[0])))
+        table = variants_table(
+            complete_members(cells.filter(pl.col("encoder") != MISSING[0]), weights=WEIGHTS)
+        )
         assert table["max_change"].to_list() == [0, 0]
 
     def test_without_a_common_data_set_it_says_so(self, cells):
         apart = cells.filter(
             (pl.col("dataset") == "skin") == pl.col("encoder").is_in(["oak", "elm"])
         )
-        table = variants_table(complete_members(apart))
+        table = variants_table(complete_members(apart, weights=WEIGHTS))
         assert table["reason"].to_list() == [
             "no encoder has every dataset",
             "no dataset has every encoder",
@@ -144,7 +148,7 @@ class TestCompleteMembers:
 
 class TestHeldOut:
     def test_every_fold_agrees_with_plain_loops(self, cells):
-        table = leave_one_dataset_out(cells)
+        table = leave_one_dataset_out(cells, weights=WEIGHTS)
         assert table.schema == HELD_OUT
         for row in table.iter_rows(named=True):
             kept = [name for name in DATASETS if name != row["held_out"]]
@@ -160,7 +164,7 @@ class TestHeldOut:
             assert row["winner_recovered"] == (row["crs_winner"] == row["held_out_winner"])
 
     def test_a_single_data_set_cannot_be_held_out(self, cells):
-        table = leave_one_dataset_out(cells.filter(dataset="chest"))
+        table = leave_one_dataset_out(cells.filter(dataset="chest"), weights=WEIGHTS)
         assert table["rho"].item() is None
         assert table["reason"].item() == (
             "0 encoders have a CRS on other datasets and an AUROC on this one"
@@ -175,7 +179,7 @@ class TestShift:
             .otherwise("macro_auroc")
             .alias("macro_auroc")
         )
-        table = shift_prediction(cells, rows, probe="logistic")
+        table = shift_prediction(cells, rows, probe="logistic", weights=WEIGHTS)
         assert table.schema == SHIFT_PREDICTION
         crs = slow_scores(cells, lambda r: {"robustness": r["robustness_corruption_only"]})
         chest = {row["encoder"]: row for row in cells.filter(dataset="chest").to_dicts()}
@@ -191,7 +195,7 @@ class TestShift:
 
     def test_without_a_shift_target_the_table_is_empty(self, cells, metric_rows):
         own = metric_rows.filter(pl.col("target") == pl.col("dataset"))
-        table = shift_prediction(cells, own, probe="logistic")
+        table = shift_prediction(cells, own, probe="logistic", weights=WEIGHTS)
         assert table.is_empty()
         assert table.schema == SHIFT_PREDICTION
 
@@ -203,13 +207,15 @@ class TestCellArrays:
         spoiled[0, 0, 2] = np.nan
         without = axes.copy()
         without[0, 0] = np.nan
-        np.testing.assert_array_equal(cohort_crs(spoiled), cohort_crs(without))
-        assert np.isfinite(cohort_crs(spoiled)).all()
+        np.testing.assert_array_equal(
+            cohort_crs(spoiled, weights=WEIGHTS), cohort_crs(without, weights=WEIGHTS)
+        )
+        assert np.isfinite(cohort_crs(spoiled, weights=WEIGHTS)).all()
 
     def test_a_panel_of_one_or_none_has_no_crs(self, cells):
         axes = cell_array(cells, AXES, encoders=ENCODERS[:1], datasets=DATASETS)
-        assert np.isnan(cohort_crs(axes)).all()
-        assert np.isnan(cohort_crs(np.full((3, 2, 4), np.nan))).all()
+        assert np.isnan(cohort_crs(axes, weights=WEIGHTS)).all()
+        assert np.isnan(cohort_crs(np.full((3, 2, 4), np.nan), weights=WEIGHTS)).all()
 
     def test_a_cell_that_stands_twice_is_refused(self, cells):
         with pytest.raises(DataError, match="cell oak on skin has two rows"):

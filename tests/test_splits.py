@@ -14,7 +14,7 @@ from crsbench.splits import (
     dropped_classes,
     label_subsamples,
     split_index,
-    targets,
+    truth_matrix,
 )
 
 SHARES = {"train": 0.7, "calibration": 0.1, "test": 0.2}
@@ -55,7 +55,7 @@ def split(frame: pl.DataFrame, **changes):
         "dataset": "clinic",
         "task": "multiclass",
         "classes": ["a", "b", "c"],
-        "fractions": SHARES,
+        "shares": SHARES,
         "seed": 0,
     }
     return split_index(frame, **{**choices, **changes})
@@ -160,7 +160,7 @@ def test_a_class_without_images_is_noted_as_dropped():
 
 def test_a_side_that_is_far_from_its_share_is_noted():
     groups = [f"g{position // 30}" for position in range(300)]
-    result = split(index(groups, [[0]] * 150 + [[1]] * 150), fractions={
+    result = split(index(groups, [[0]] * 150 + [[1]] * 150), shares={
         "train": 0.05, "calibration": 0.05, "test": 0.9,
     })  # fmt: skip
     sizes = dict(result.split["side"].value_counts().rows())
@@ -304,7 +304,7 @@ def test_a_subsample_holds_a_positive_and_a_negative_of_every_label_that_has_bot
     drawn = subsamples(frame, result, **choices)
     for seed in (0, 1):
         held = of_fraction(drawn, frame, seed=seed, fraction=0.01)
-        truth = targets(held["labels"], **choices)
+        truth = truth_matrix(held["labels"], **choices)
         assert (truth == 1).any(axis=0).all()
         assert (truth == 0).any(axis=0).all()
         assert 2 <= held.height <= 8
@@ -345,21 +345,21 @@ NAN = np.nan
 )
 def test_uncertain_labels_follow_the_policy(uncertain, expected):
     labels = pl.Series([[-1, -1, -1, 1], [0, 1, 0, -1]], dtype=pl.List(pl.Int8))
-    found = targets(labels, task="multilabel", classes=FINDINGS, uncertain=uncertain)
+    found = truth_matrix(labels, task="multilabel", classes=FINDINGS, uncertain=uncertain)
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, expected)
 
 
 def test_the_mixed_policy_goes_by_name_not_by_position():
     labels = pl.Series([[-1, -1, -1, -1]], dtype=pl.List(pl.Int8))
-    reversed_ = targets(labels, task="multilabel", classes=FINDINGS[::-1], uncertain="mixed")
+    reversed_ = truth_matrix(labels, task="multilabel", classes=FINDINGS[::-1], uncertain="mixed")
     np.testing.assert_array_equal(reversed_, [[0, 1, 0, 1]])
 
 
 @pytest.mark.parametrize("task", ["multiclass", "ordinal"])
 def test_classes_become_indicators(task):
     labels = pl.Series([[2], [0]], dtype=pl.List(pl.Int8))
-    found = targets(labels, task=task, classes=["a", "b", "c"], uncertain="mask")
+    found = truth_matrix(labels, task=task, classes=["a", "b", "c"], uncertain="mask")
     np.testing.assert_array_equal(found, [[0, 0, 1], [1, 0, 0]])
 
 

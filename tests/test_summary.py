@@ -3,12 +3,11 @@
 import numpy as np
 import polars as pl
 import pytest
-from slow_panel import DATASETS, ENCODERS, run_records
+from panel_oracle import DATASETS, ENCODERS, WEIGHTS, run_records
 
 from crsbench.aggregation import average_over_seeds
 from crsbench.axes import axes_table
 from crsbench.bootstrap_tables import bootstrap_tables, seed_bootstraps
-from crsbench.crs import Weights
 from crsbench.crs_table import crs_table
 from crsbench.errors import DataError
 from crsbench.files import write_csv, write_text
@@ -19,9 +18,11 @@ from crsbench.summary import candidate_lines, table_lines
 
 @pytest.fixture
 def scores():
-    cells = axes_table(average_over_seeds(run_records()), probe="logistic")
+    cells = axes_table(
+        average_over_seeds(run_records()), probe="logistic", robustness_fractions=(1.0,)
+    )
     members = [Member(name, name.upper(), "") for name in ENCODERS]
-    reference = cohort_reference(cells, encoders=members, weights=Weights())
+    reference = cohort_reference(cells, encoders=members, weights=WEIGHTS)
     return crs_table(cells, encoders=members, reference=reference)
 
 
@@ -38,7 +39,7 @@ def bootstrap():
         run_records(), probe="logistic", encoders=ENCODERS, datasets=DATASETS
     )
     return bootstrap_tables(
-        seed_bootstraps(records, draws=["exact"], n_replicates=1, seed=0, weights=Weights())
+        seed_bootstraps(records, draws=["exact"], n_replicates=1, seed=0, weights=WEIGHTS)
     )
 
 

@@ -1,14 +1,16 @@
 """Stability of the criterion: plain-loop oracles, known values, small panels, broken input."""
 
 import itertools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import polars as pl
 import pytest
+from panel_oracle import WEIGHTS, slow_crs
 from scipy import stats
-from slow_panel import slow_crs
 
-from crsbench.crs import AXES, COMPONENTS, Weights
+from crsbench.crs import AXES, COMPONENTS
 from crsbench.errors import CrsBenchError
 from crsbench.provenance import generator
 from crsbench.validity import (
@@ -37,7 +39,9 @@ def top(scores, k=3):
 class TestPanels:
     @pytest.fixture
     def table(self, axes):
-        return panels(axes, NAMES, generator=generator(0), sizes=(6, 5), n_draws=20)
+        return panels(
+            axes, NAMES, generator=generator(0), sizes=(6, 5), n_draws=20, weights=WEIGHTS
+        )
 
     def test_every_panel_agrees_with_plain_loops(self, axes, table):
         whole = slow_crs(axes.tolist())
@@ -67,16 +71,22 @@ class TestPanels:
 
     def test_normalised_axes_give_the_same_as_raw_ones(self, axes, table):
         scaled = (axes - axes.min(axis=0)) / (axes.max(axis=0) - axes.min(axis=0))
-        again = panels(scaled, NAMES, generator=generator(0), sizes=(6, 5), n_draws=20)
+        again = panels(
+            scaled, NAMES, generator=generator(0), sizes=(6, 5), n_draws=20, weights=WEIGHTS
+        )
         assert again.equals(table)
 
     def test_drawn_panels_depend_on_the_generator(self, axes, table):
-        other = panels(axes, NAMES, generator=generator(1), sizes=(6, 5), n_draws=20)
+        other = panels(
+            axes, NAMES, generator=generator(1), sizes=(6, 5), n_draws=20, weights=WEIGHTS
+        )
         same_kind = [t.filter(kind="drawn")["left_out"].to_list() for t in (table, other)]
         assert same_kind[0] != same_kind[1]
 
     def test_on_a_small_panel_what_is_undefined_is_null_with_a_reason(self, axes):
-        table = panels(axes[:4], NAMES[:4], generator=generator(0), n_draws=5)
+        table = panels(
+            axes[:4], NAMES[:4], generator=generator(0), sizes=(12, 10), n_draws=5, weights=WEIGHTS
+        )
         left_one_out = table.filter(kind="leave_one_out")
         assert left_one_out["tau_b"].is_not_null().all()
         assert left_one_out["top3_overlap"].is_null().all()
@@ -88,14 +98,16 @@ class TestPanels:
         )
 
     def test_a_panel_of_two_has_no_smaller_one(self, axes):
-        table = panels(axes[:2], NAMES[:2], generator=generator(0), sizes=(), n_draws=5)
+        table = panels(
+            axes[:2], NAMES[:2], generator=generator(0), sizes=(), n_draws=5, weights=WEIGHTS
+        )
         assert table["tau_b"].is_null().all()
         assert set(table["reason"]) == {"an anchor of zero width"}
 
     def test_too_many_panels_are_drawn_and_not_enumerated(self):
         many = np.random.default_rng(0).uniform(size=(24, 4))
         names = [str(place) for place in range(24)]
-        table = panels(many, names, generator=generator(0), sizes=(12,), n_draws=5)
+        table = panels(many, names, generator=generator(0), sizes=(12,), n_draws=5, weights=WEIGHTS)
         row = table.filter(kind="enumerated").row(0, named=True)
         assert row["reason"] == "2704156 panels, more than the 20000 that are enumerated"
         assert len(table.filter(kind="drawn")) == 5
@@ -110,7 +122,15 @@ class TestPanels:
         np.testing.assert_allclose(found, [part.mean(), part.std(ddof=1), part.min()])
 
 
-@pytest.mark.parametrize("analysis", [panels, insertions, weight_draws])
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        partial(panels, sizes=(6, 5), n_draws=20),
+        partial(insertions, n_trials=30),
+        partial(weight_draws, n_draws=20),
+    ],
+    ids=["panels", "insertions", "weight_draws"],
+)
 class TestPanelsWithoutCrs:
     @pytest.mark.parametrize(
         ("names", "message"),
@@ -123,17 +143,17 @@ class TestPanelsWithoutCrs:
         if names == NAMES:
             axes[0, 2] = np.nan
         with pytest.raises(CrsBenchError, match=message):
-            analysis(axes, names, generator=generator(0))
+            analysis(axes, names, generator=generator(0), weights=WEIGHTS)
 
     @pytest.mark.parametrize("n", [0, 1])
     def test_a_panel_of_one_or_none_is_one_row_with_the_reason(self, axes, analysis, n):
-        table = analysis(axes[:n], NAMES[:n], generator=generator(0))
+        table = analysis(axes[:n], NAMES[:n], generator=generator(0), weights=WEIGHTS)
         assert table["reason"].to_list() == [f"a panel needs two encoders or more, not {n}"]
         assert table["tau_b" if "tau_b" in table.columns else "cumulative"].item() is None
 
     def test_an_axis_of_zero_width_is_one_row_with_the_reason(self, axes, analysis):
         axes[:, 1] = 0.25
-        table = analysis(axes, NAMES, generator=generator(0))
+        table = analysis(axes, NAMES, generator=generator(0), weights=WEIGHTS)
         assert table["reason"].to_list() == [
             "anchors of calibration have zero width: all members are at 0.25"
         ]
@@ -141,7 +161,7 @@ class TestPanelsWithoutCrs:
 
 class TestInsertions:
     def test_every_displacement_agrees_with_plain_loops(self, axes):
-        table = insertions(axes, NAMES, generator=generator(0), n_trials=6)
+        table = insertions(axes, NAMES, generator=generator(0), n_trials=6, weights=WEIGHTS)
         again = generator(0)
         for trial in range(6):
             order = again.permutation(8).tolist()
@@ -159,25 +179,29 @@ class TestInsertions:
                 previous = now
 
     def test_a_fixed_reference_displaces_nobody_at_all(self, axes):
-        table = insertions(axes, NAMES, generator=generator(0), n_trials=30)
+        table = insertions(axes, NAMES, generator=generator(0), n_trials=30, weights=WEIGHTS)
         assert (table["fixed_reference"] == 0).all()
         assert len(table) == 90
         assert table.schema == INSERTIONS
 
     def test_the_first_insertion_displaces_the_same_either_way(self, axes):
-        first = insertions(axes, NAMES, generator=generator(0)).filter(step=1)
+        first = insertions(
+            axes, NAMES, generator=generator(0), n_trials=30, weights=WEIGHTS
+        ).filter(step=1)
         assert first["cumulative"].equals(first["single"].alias("cumulative"))
         assert set(first["n_existing"]) == {5}
 
     def test_too_small_a_panel_says_so(self, axes):
-        table = insertions(axes[:4], NAMES[:4], generator=generator(0))
+        table = insertions(
+            axes[:4], NAMES[:4], generator=generator(0), n_trials=30, weights=WEIGHTS
+        )
         assert table.schema == INSERTIONS
         assert table["reason"].to_list() == ["3 insertions need 5 encoders; there are 4"]
         assert table["cumulative"].null_count() == 1
 
     def test_an_initial_panel_of_zero_width_says_so(self, axes):
         axes[1:, 0] = 0.7
-        table = insertions(axes, NAMES, generator=generator(0))
+        table = insertions(axes, NAMES, generator=generator(0), n_trials=30, weights=WEIGHTS)
         undefined = table.filter(pl.col("cumulative").is_null())
         assert set(undefined["reason"]) == {"an anchor of zero width"}
         assert 0 < len(undefined) < len(table)
@@ -186,7 +210,7 @@ class TestInsertions:
 class TestWeightDraws:
     @pytest.fixture
     def table(self, axes):
-        return weight_draws(axes, NAMES, generator=generator(0), n_draws=25)
+        return weight_draws(axes, NAMES, generator=generator(0), n_draws=25, weights=WEIGHTS)
 
     def test_every_draw_agrees_with_plain_loops(self, axes, table):
         given = slow_crs(axes.tolist())
@@ -216,14 +240,23 @@ class TestWeightDraws:
         assert (factors.max(axis=1) / factors.min(axis=1) <= 3).all()
 
     def test_other_base_weights_are_perturbed_too(self, axes):
-        base = Weights(axes=(0.7, 0.1, 0.1, 0.1))
+        base = replace(WEIGHTS, axes=(0.7, 0.1, 0.1, 0.1))
         table = weight_draws(axes, NAMES, generator=generator(0), n_draws=50, weights=base)
         assert table.filter(family="axes")["discrimination"].mean() > 0.5
 
     def test_without_alternatives_there_are_none(self, axes):
-        table = weight_draws(axes, NAMES, generator=generator(0), n_draws=2, alternatives=())
+        table = weight_draws(
+            axes, NAMES, generator=generator(0), n_draws=2, alternatives=(), weights=WEIGHTS
+        )
         assert len(table) == 4
 
     def test_alternative_weights_must_sum_to_one(self, axes):
         with pytest.raises(CrsBenchError, match="axis weights must sum to 1"):
-            weight_draws(axes, NAMES, generator=generator(0), alternatives=((0.3, 0.3, 0.3, 0.3),))
+            weight_draws(
+                axes,
+                NAMES,
+                generator=generator(0),
+                n_draws=2,
+                alternatives=((0.3, 0.3, 0.3, 0.3),),
+                weights=WEIGHTS,
+            )

@@ -3,12 +3,12 @@
 import numpy as np
 import polars as pl
 import pytest
-from slow_panel import DATASETS, ENCODERS, run_records
+from panel_oracle import DATASETS, ENCODERS, WEIGHTS, run_records
 
 from crsbench.aggregation import average_over_seeds
 from crsbench.axes import axes_table
 from crsbench.config import Validity
-from crsbench.crs import AXES, Weights
+from crsbench.crs import AXES
 from crsbench.crs_table import crs_table
 from crsbench.reference import Member, cohort_reference
 from crsbench.validity_tables import DISPLACEMENTS, panel_axes, validity_tables
@@ -23,7 +23,7 @@ def metric_rows():
 
 @pytest.fixture(scope="module")
 def cells(metric_rows):
-    return axes_table(metric_rows, probe="logistic")
+    return axes_table(metric_rows, probe="logistic", robustness_fractions=(1.0,))
 
 
 def tables_of(cells, metric_rows, *, seed=0):
@@ -34,7 +34,7 @@ def tables_of(cells, metric_rows, *, seed=0):
         ordinal_datasets=[DATASETS[1], "not in the run"],
         draws=DRAWS,
         seed=seed,
-        weights=Weights(),
+        weights=WEIGHTS,
     )
 
 
@@ -45,7 +45,7 @@ def tables(cells, metric_rows):
 
 def test_ranks_are_those_of_the_table_of_scores(cells, tables):
     members = [Member(name, name, "") for name in ENCODERS]
-    reference = cohort_reference(cells, encoders=members, weights=Weights())
+    reference = cohort_reference(cells, encoders=members, weights=WEIGHTS)
     scores = crs_table(cells, encoders=members, reference=reference)
     both = tables["rank_moves"].join(scores, on=["scope", "encoder"], suffix="_of_scores")
     assert both.height == tables["rank_moves"].height == scores.height

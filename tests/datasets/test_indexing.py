@@ -144,9 +144,23 @@ def test_the_order_of_rows_and_files_changes_nothing(tmp_path):
     assert first.images.equals(second.images)
 
 
-def test_verification_does_not_change_the_index(tmp_path):
+def test_verification_changes_nothing_in_the_index_but_the_digests_of_files(tmp_path):
     definition = dataset(tmp_path, TWINS)
-    assert index(definition, verify="size").index.equals(index(definition).index)
+    quick, full = (index(definition, verify=level).index for level in ("size", "full"))
+    assert quick.drop("sha256").equals(full.drop("sha256"))
+    assert quick["sha256"].is_null().all()
+
+
+def test_other_pixels_are_another_index(tmp_path):
+    definition = dataset(tmp_path, TWINS)
+    before = index(definition).index
+    path = definition.root / before["path"][0]
+    with Image.open(path) as opened:
+        changed = Image.eval(opened, lambda level: 255 - level)
+    changed.save(path)
+    after = index(definition).index
+    assert before["sha256"][0] != after["sha256"][0]
+    assert before["sha256"][1:].equals(after["sha256"][1:])
 
 
 def test_images_report_what_the_decode_saw(tmp_path):

@@ -8,12 +8,13 @@ import torch
 from PIL import Image
 from torchvision import transforms as tv
 
+from crsbench.config import read_yaml
 from crsbench.encoders.cards import EncoderCard, input_px, load_cards
-from crsbench.encoders.transforms import build_transform, see
+from crsbench.encoders.transforms import apply_image_steps, build_transform
 
 DEFINITIONS = Path(__file__).parents[2] / "config" / "encoders.yaml"
 CARDS = load_cards([DEFINITIONS])
-PUBLISHED = list(CARDS)[:15]
+PUBLISHED = read_yaml(Path(__file__).parents[2] / "config" / "config.yaml")["encoders"]
 BICUBIC = tv.InterpolationMode.BICUBIC
 BILINEAR = tv.InterpolationMode.BILINEAR
 IMAGENET = tv.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -98,7 +99,7 @@ def test_chexzero_pads_normalises_bytes_and_resizes_without_antialias(size):
 
 
 def test_llava_med_pads_to_a_square_with_the_mean_colour():
-    seen = see(picture(90, 150), CARDS["llava_med"].transform)
+    seen = apply_image_steps(picture(90, 150), CARDS["llava_med"].transform)
     assert seen.size == (336, 336)
     assert seen.getpixel((168, 5)) == (122, 116, 104)
 

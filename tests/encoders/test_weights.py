@@ -12,11 +12,16 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from crsbench.encoders.cards import EncoderCard, RandomWeights, input_px, load_cards
+from crsbench.encoders.cards import (
+    EncoderCard,
+    RandomWeights,
+    input_px,
+    load_cards,
+    loader_names,
+)
 from crsbench.encoders.loaders import checkpoint, efficientnet_lite
 from crsbench.encoders.transforms import build_transform
 from crsbench.encoders.weights import (
-    available_loaders,
     load_encoder,
     read_weights_metadata,
     write_weights,
@@ -185,8 +190,8 @@ def test_a_card_without_a_loader_module_says_which_there_are(tmp_path):
 
 
 def test_available_loaders_are_those_that_build():
-    assert {"timm", "efficientnet_lite", "statistics"} <= set(available_loaders())
-    assert not {"checkpoint", "untrained"} & set(available_loaders())
+    assert {"timm", "efficientnet_lite", "statistics"} <= set(loader_names())
+    assert not {"checkpoint", "untrained"} & set(loader_names())
 
 
 @pytest.mark.parametrize("fault", ["renamed", "truncated", "absent"])

@@ -89,8 +89,8 @@ class RecordingProbe:
         self.calls = []
         self.outcome = outcome
 
-    def __call__(self, features, targets):
-        self.calls.append((features, targets))
+    def __call__(self, features, labels):
+        self.calls.append((features, labels))
         return Recorded(n_train=len(features), **self.outcome)
 
 
@@ -135,11 +135,11 @@ def test_a_fit_is_given_the_rows_of_its_subsample_in_the_order_of_the_train_spli
     probe = RecordingProbe()
     run(train, evaluated, probe, subsamples=draw_subsamples(train).reverse())
     whole = (train.features - train.features.mean(axis=0)) / train.features.std(axis=0)
-    for (features, targets), rows in zip(
+    for (features, labels), rows in zip(
         probe.calls, (range(6), range(3, 9), range(24)), strict=True
     ):
         np.testing.assert_allclose(features, whole[list(rows)], atol=1e-5)
-        np.testing.assert_array_equal(targets, train.targets[list(rows)])
+        np.testing.assert_array_equal(labels, train.labels[list(rows)])
 
 
 def test_every_distinct_fit_scores_every_set_once_in_order(train, evaluated):
@@ -158,7 +158,7 @@ def test_every_distinct_fit_scores_every_set_once_in_order(train, evaluated):
 def test_logits_are_those_of_the_standardised_features(train, evaluated):
     predictions, _ = run(train, evaluated, logistic)
     mean, scale = (part(train.features.astype(float), axis=0) for part in (np.mean, np.std))
-    direct = logistic((train.features - mean) / scale, train.targets)
+    direct = logistic((train.features - mean) / scale, train.labels)
     expected = direct.logits((evaluated[2].features - mean) / scale)
     stored = predictions.filter(pl.col("label_fraction") == 1.0, pl.col("perturbation") == "blur")[
         "logits"
@@ -182,7 +182,7 @@ def test_a_constant_feature_column_changes_nothing(train, evaluated):
 def test_the_order_of_the_train_split_does_not_matter(train, evaluated, rng):
     order = rng.permutation(N_TRAIN)
     shuffled = TrainingSide(
-        [train.samples[i] for i in order], train.features[order], train.targets[order]
+        [train.samples[i] for i in order], train.features[order], train.labels[order]
     )
     subsamples = draw_subsamples(train)
     one, _ = run(train, evaluated, logistic, subsamples=subsamples)
@@ -191,7 +191,7 @@ def test_the_order_of_the_train_split_does_not_matter(train, evaluated, rng):
 
 
 def test_a_failed_fit_is_recorded_without_logits_and_the_others_go_on(train, evaluated):
-    def fit(features, targets):
+    def fit(features, labels):
         failed = len(features) == 6
         outcome = ("failed", "why") if failed else ("converged", None)
         norm = np.nan if failed else 1e-7

@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from crsbench.config import SEVERITIES, Source, merge_all, read_source
+from crsbench.errors import CrsBenchError
 from crsbench.plan import Plan, make_plan
 
 from .conftest import ROOT
@@ -56,6 +58,50 @@ def test_two_datasets_need_nothing_of_the_others(monkeypatch):
 def test_the_two_cells_without_a_released_interface_are_listed(monkeypatch):
     excluded = plan_of(monkeypatch).excluded
     assert {cell[:2] for cell in excluded} == {("biovil", "aptos2019"), ("chexzero", "aptos2019")}
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"run": "q", "seeds": [0]}, r"seeds: run=q shares the files of results .*store=results/q"),
+        ({"run": "a/b"}, r"--config: run: String should match pattern"),
+        ({"probes": ["logistic", "logistic"]}, r"probes: logistic selected more than once"),
+        ({"score": {"reference": "none.json"}}, r"none\.json: no such reference"),
+        (
+            {"score": {"reference": "resources/references/crs-bench-2608.22059.json"}},
+            r"published normalised .* cannot be restricted",
+        ),
+    ],
+)
+def test_what_a_plan_refuses(over, message, monkeypatch):
+    with pytest.raises(CrsBenchError, match=message):
+        plan_of(monkeypatch, **over)
+
+
+def test_a_run_with_other_seeds_and_a_store_of_its_own_is_planned(monkeypatch):
+    plan = plan_of(monkeypatch, run="q", seeds=[0], store="results/q")
+    assert len(list(plan.run_keys())) == 17_575 / 5
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("loader", "timmm", r"encoder mine: loader: 'timmm' is unknown; allowed: .*timm"),
+        ("skip_datasets", ["aptos"], r"encoder mine: skip_datasets: 'aptos' is not defined"),
+    ],
+)
+def test_a_misspelt_name_in_a_users_card_is_refused(key, value, message, monkeypatch, tmp_path):
+    entry = {
+        "label": "Mine",
+        "loader": "timm",
+        "architecture": "vit_small_patch16_224.augreg_in21k",
+        "transform": {"resize_px": 224, "interpolation": "bicubic", "normalise": "half"},
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"mine": {**entry, key: value}}))
+    files = ["config/encoders.yaml", str(path)]
+    with pytest.raises(CrsBenchError, match=message):
+        plan_of(monkeypatch, encoder_definitions=files, encoders=["mine"])
 
 
 @pytest.mark.workflow

@@ -78,6 +78,30 @@ EDITS = {
         "{dominance: 0.50, ideal_point: 0.35,",
         SCORES,
     ),
+    "what becomes of uncertain labels": (
+        "config/config.yaml",
+        "uncertain: mask",
+        "uncertain: zeros",
+        {"subsample": 1} | PROBES,
+    ),
+    "a severity": (
+        "config/config.yaml",
+        "blur: [1, 2, 4]",
+        "blur: [1, 2, 5]",
+        {"perturb": 1, "features_perturbed": 2} | PROBES,
+    ),
+    "a perturbation": (
+        f"{LIBRARY}/perturbations.py",
+        "def perturb(",
+        "EDITED = True\n\n\ndef perturb(",
+        {"perturb": 1, "features_perturbed": 2} | PROBES,
+    ),
+    "what people call a dataset": (
+        "config/phantoms.yaml",
+        "label: Tiny phantom radiographs\n",
+        "label: Small phantoms\n",
+        {},
+    ),
     "the batch size": ("config/tiny.yaml", "batch_size: 16", "batch_size: 8", {}),
 }
 

@@ -16,6 +16,7 @@ rule phantom:
         "../scripts/draw_phantom.py"
 
 
+# First of all: missing or damaged data are to be known before weights are fetched.
 rule index:
     input:
         lambda wildcards: PLAN.declared_data(wildcards.dataset),
@@ -26,6 +27,7 @@ rule index:
     log:
         job=f"{STORE}/logs/data/{{dataset}}/index.log",
         provenance=f"{STORE}/provenance/data/{{dataset}}/index.json",
+    priority: 100
     conda:
         "../../envs/crsbench.yaml"
     threads: SETTINGS.extraction.threads

@@ -10,7 +10,7 @@ rule score:
             for dataset in PLAN.shift
             for table in ("split", "subsamples")
         ],
-        reference=[SETTINGS.score.reference] if SETTINGS.score.reference != "cohort" else [],
+        reference=SETTINGS.reference_files,
     output:
         table=f"{RUN}/crs_table.csv",
         notes=f"{RUN}/crs_notes.md",

@@ -44,7 +44,7 @@ rule bootstrap:
         draws=list(SETTINGS.resampling.seed_draws),
         n_replicates=SETTINGS.resampling.seed_replicates,
         seed=SETTINGS.resampling.seed,
-        score=SETTINGS.score.model_dump(include={"components", "axes"}),
+        weights=SETTINGS.weights,
         code=code("bootstrap_seeds.py"),
     script:
         "../scripts/bootstrap_seeds.py"
@@ -95,7 +95,7 @@ rule case_bootstrap:
     conda:
         "../../envs/crsbench.yaml"
     params:
-        score=SETTINGS.score.model_dump(include={"components", "axes"}),
+        weights=SETTINGS.weights,
         code=code("bootstrap_cases.py"),
     script:
         "../scripts/bootstrap_cases.py"
@@ -117,7 +117,7 @@ rule validity:
         ordinal_datasets=[name for name in PLAN.shift if PLAN.datasets[name].task == "ordinal"],
         draws=SETTINGS.validity.model_dump(),
         seed=SETTINGS.resampling.seed,
-        score=SETTINGS.score.model_dump(include={"components", "axes"}),
+        weights=SETTINGS.weights,
         code=code("assess_validity.py"),
     script:
         "../scripts/assess_validity.py"

@@ -2,10 +2,10 @@
 
 from crsbench.axes import read_axes_table
 from crsbench.config import Validity
+from crsbench.crs import Weights
 from crsbench.files import write_csv
 from crsbench.jobs import job
 from crsbench.records import METRIC_ROW, read_records
-from crsbench.score_weights import weights_of
 from crsbench.validity_tables import validity_tables
 
 with job(snakemake):
@@ -17,7 +17,7 @@ with job(snakemake):
         ordinal_datasets=params.ordinal_datasets,
         draws=Validity(**params.draws),
         seed=params.seed,
-        weights=weights_of(params.score),
+        weights=Weights.named(params.weights),
     )
     for name, table in tables.items():
         write_csv(table, snakemake.output[name])

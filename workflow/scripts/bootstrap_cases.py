@@ -5,11 +5,11 @@ import polars as pl
 from crsbench.axes import read_axes_table
 from crsbench.bootstrap_tables import bootstrap_tables
 from crsbench.case_bootstrap import CASES, CROSSED, score_cases
-from crsbench.case_draws import ABSENCES
+from crsbench.case_sets import ABSENCES
+from crsbench.crs import Weights
 from crsbench.files import read_parquet, write_csv
 from crsbench.jobs import job
 from crsbench.reference import AGGREGATE
-from crsbench.score_weights import weights_of
 
 with job(snakemake):
     files = snakemake.input
@@ -26,7 +26,7 @@ with job(snakemake):
                 absences,
                 scope=scope,
                 resampled=resampled,
-                weights=weights_of(snakemake.params.score),
+                weights=Weights.named(snakemake.params.weights),
             ),
         )
         for scope in (AGGREGATE, *cells["dataset"].unique(maintain_order=True))

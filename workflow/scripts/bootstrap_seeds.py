@@ -1,10 +1,10 @@
 """Resample the seeds: label-subsample intervals of CRS, ranks, differences, the leading tier."""
 
 from crsbench.bootstrap_tables import bootstrap_tables, seed_bootstraps
+from crsbench.crs import Weights
 from crsbench.files import write_csv
 from crsbench.jobs import job
 from crsbench.records import RUN_RECORD, read_records
-from crsbench.score_weights import weights_of
 from crsbench.seed_records import collect_seed_records
 
 with job(snakemake):
@@ -20,7 +20,7 @@ with job(snakemake):
         draws=params.draws,
         n_replicates=params.n_replicates,
         seed=params.seed,
-        weights=weights_of(params.score),
+        weights=Weights.named(params.weights),
     )
     for name, table in bootstrap_tables(scored).items():
         write_csv(table, snakemake.output[name])

@@ -16,7 +16,7 @@ with job(snakemake):
         features = extract_clean(
             encoder,
             index,
-            folder=snakemake.params.root,
+            root=snakemake.params.root,
             max_side_px=snakemake.params.max_side_px,
             compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
             progress=advance,

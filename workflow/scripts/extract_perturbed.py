@@ -21,7 +21,7 @@ with job(snakemake):
             manifest,
             dataset=snakemake.wildcards.dataset,
             severities=snakemake.params.severities,
-            folder=snakemake.params.root,
+            root=snakemake.params.root,
             max_side_px=snakemake.params.max_side_px,
             compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
             progress=advance,

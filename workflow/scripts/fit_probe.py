@@ -5,12 +5,17 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from crsbench.cells import Labels, prediction_identity, read_sides, read_target
 from crsbench.features.table import read_features
 from crsbench.files import read_parquet, write_parquet
 from crsbench.jobs import job
-from crsbench.probes.cell import TrainingSide, probe_cell, read_evaluated_sets
+from crsbench.probes.cell import (
+    TrainingSide,
+    prediction_identity,
+    probe_cell,
+    read_evaluated_sets,
+)
 from crsbench.provenance import frame_digest
+from crsbench.sides import Labels, read_evaluated, read_sides
 
 with job(snakemake):
     files, params = snakemake.input, snakemake.params
@@ -18,19 +23,22 @@ with job(snakemake):
     labels = Labels.read(files.index, uncertain=params.uncertain)
     sides = read_sides(files.index, files.split, labels=labels)
     train = sides["train"]
-    shift = {
-        target: (Path(features), read_target(index, labels=labels).samples)
-        for target, features, index in zip(
-            params.shift, files.shift_features, files.shift_indexes, strict=True
-        )
-    }
+    shift_features = dict(zip(params.shift, files.shift_features, strict=True))
+    targets = read_evaluated(
+        dataset,
+        sides["test"],
+        shift=dict(zip(params.shift, files.shift_indexes, strict=True)),
+        labels=labels,
+    )
     evaluated = read_evaluated_sets(
         dataset,
         clean=Path(files.clean),
         perturbed=Path(files.perturbed),
         samples={side: sides[side].samples for side in ("calibration", "test")},
-        conditions=[(name, level) for name, level in params.conditions],
-        shift=shift,
+        conditions=[(name, severity) for name, severity in params.conditions],
+        shift={
+            target: (Path(path), targets[target].samples) for target, path in shift_features.items()
+        },
     )
     fit = getattr(import_module(f"crsbench.probes.{probe}"), f"fit_{probe}")
     predictions, fits = probe_cell(
@@ -49,7 +57,7 @@ with job(snakemake):
         perturbed=files.perturbed,
         split=files.split,
         subsamples=files.subsamples,
-        shift={target: path for target, (path, _) in shift.items()},
+        shift=shift_features,
         dataset=dataset,
     )
     metadata = {

@@ -3,12 +3,11 @@
 import polars as pl
 
 from crsbench.case_bootstrap import cell_replicates
-from crsbench.case_draws import count_absences
-from crsbench.cells import Labels
-from crsbench.drawn_cases import draw_label_seeds, read_drawn_cases
+from crsbench.case_sets import count_absences, draw_label_seeds, read_drawn_cases
 from crsbench.files import read_parquet, write_csv, write_parquet
 from crsbench.jobs import job
 from crsbench.records import CLEAN
+from crsbench.sides import Labels
 
 with job(snakemake):
     files, params, names = snakemake.input, snakemake.params, snakemake.wildcards
@@ -29,7 +28,7 @@ with job(snakemake):
         dataset=names.dataset,
         cases=cases,
         label_fractions=params.label_fractions,
-        perturbed=[(name, level) for name, level in params.conditions if name != CLEAN],
+        perturbed=[(name, severity) for name, severity in params.conditions if name != CLEAN],
         seed_counts=draw_label_seeds(params.seeds, **drawn),
     )
     write_csv(count_absences(names.dataset, cases), snakemake.output.absences)

@@ -3,24 +3,24 @@
 from pathlib import Path
 
 from crsbench.axes import read_axes_table
+from crsbench.crs import Weights
 from crsbench.crs_table import crs_notes, crs_table, near_ties
 from crsbench.files import write_csv, write_text
 from crsbench.jobs import job
 from crsbench.notes import notes_text, sample_lines
 from crsbench.reference import Member, cohort_reference, load_reference
-from crsbench.score_weights import weights_of
 
 with job(snakemake):
-    weights = weights_of(snakemake.params.score)
+    weights = Weights.named(snakemake.params.score)
     encoders = [Member(*names) for names in snakemake.params.encoders]
     axes = read_axes_table(snakemake.input.axes)
-    reference = cohort_reference(axes, encoders=encoders, weights=weights)
-    for path in snakemake.input.get("reference", []):  # one at most; the cohort has no file
-        reference = load_reference(path, weights=weights)
+    cohort = cohort_reference(axes, encoders=encoders, weights=weights)
+    files = snakemake.input.get("reference", [])  # one at most
+    reference = load_reference(files[0], weights=weights) if files else cohort
 
     before = Path(snakemake.output.scored)  # the axes of the last table: kept for this comparison
     previous = None
-    if before.is_file():
+    if reference is cohort and before.is_file():
         axes_before = read_axes_table(before)
         members = [Member(name, name, "") for name in axes_before["encoder"].unique()]
         previous = cohort_reference(axes_before, encoders=members, weights=weights)

@@ -16,7 +16,7 @@ with job(snakemake):
         dataset=about["dataset"],
         task=about["task"],
         classes=json.loads(about["classes"]),
-        fractions=shares,
+        shares=shares,
         seed=seed,
     )
     metadata = result.metadata(index_digest=about["index_digest"])

@@ -153,7 +153,7 @@ def axes_table(
     metric_rows: pl.DataFrame,
     *,
     probe: str,
-    robustness_fractions: Sequence[float] = (_ALL_LABELS,),
+    robustness_fractions: Sequence[float],
 ) -> pl.DataFrame:
     """Compute the axes of every cell from its metric rows.
 

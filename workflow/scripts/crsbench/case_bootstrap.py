@@ -14,17 +14,16 @@ other training cases would have changed.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from crsbench.case_draws import CaseSet, macro_average, too_often_absent
+from crsbench.case_sets import CaseSet, macro_average, too_often_absent
 from crsbench.cell_arrays import cell_array, observed_cells
-from crsbench.crs import AXES, DEFAULT_WEIGHTS, Weights, aggregate
+from crsbench.crs import AXES, Weights, aggregate
 from crsbench.errors import DataError
-from crsbench.evaluation import SetKey
+from crsbench.evaluation import Fits, SetKey, logits_in_order
 from crsbench.probes.base import SCORING
 from crsbench.records import CLEAN
 from crsbench.reference import AGGREGATE
@@ -78,7 +77,7 @@ def cell_replicates(
     -------
     `CASE_REPLICATES`: R rows with only cases resampled, and R with seeds resampled as well.
     """
-    cell = _Cell(predictions, _fits_by_key(fits), dataset, cases, tuple(seed_counts))
+    cell = _Cell(predictions, Fits(fits), dataset, cases, tuple(seed_counts))
     metrics = cell.metrics(sorted(label_fractions), perturbed)
     drawn = np.stack(list(seed_counts.values()), axis=1)
     n_targets = (len(cases) - 1,)
@@ -94,16 +93,12 @@ def cell_replicates(
     return pl.concat(tables).fill_nan(None)
 
 
-def _fits_by_key(fits: pl.DataFrame) -> dict[tuple[float, int], Mapping[str, Any]]:
-    return {(row["label_fraction"], row["seed"]): row for row in fits.iter_rows(named=True)}
-
-
 @dataclass(frozen=True)
 class _Cell:
     """The stored predictions of one cell, scored under the draws one evaluated set at a time."""
 
     predictions: pl.LazyFrame
-    fits: Mapping[tuple[float, int], Mapping[str, Any]]
+    fits: Fits
     dataset: str
     cases: Mapping[str, CaseSet]
     seeds: tuple[int, ...]
@@ -130,15 +125,9 @@ class _Cell:
 
     def _by_seed(self, fraction: float, compute: Callable[[int], Floats]) -> Floats:
         """Compute once per distinct fit; stack by seed, (S, R, ...)."""
-        fit_seeds = [self._fit(fraction, seed)["fit_seed"] for seed in self.seeds]
+        fit_seeds = [self.fits.at(fraction, seed)["fit_seed"] for seed in self.seeds]
         computed = {fit_seed: compute(fit_seed) for fit_seed in dict.fromkeys(fit_seeds)}
         return np.stack([computed[fit_seed] for fit_seed in fit_seeds])
-
-    def _fit(self, fraction: float, seed: int) -> Mapping[str, Any]:
-        fit = self.fits.get((fraction, seed))
-        if fit is None:
-            raise DataError(f"no fit for seed {seed} at label fraction {fraction:g}")
-        return fit
 
     def _macros(self, fraction: float, perturbation: str = CLEAN, severity: int = 0) -> Floats:
         """Return macro-AUROC on the own test side under one condition, (S, R)."""
@@ -178,21 +167,11 @@ class _Cell:
 
     def _logits(self, key: SetKey) -> Floats | None:
         """Read the logits (N, C) of one evaluated set, rows as in its cases."""
-        if self._fit(key.label_fraction, key.seed)["status"] not in SCORING:
+        if self.fits.at(key.label_fraction, key.seed)["status"] not in SCORING:
             return None
-        samples = list(self.cases[key.target].truth.samples)
         wanted = [pl.col(name) == value for name, value in key._asdict().items()]
-        rows = self.predictions.filter(*wanted, pl.col("side") == "test")
-        table = rows.select("sample", "logits").collect()
-        if len(table) != len(samples) or set(table["sample"]) != set(samples):
-            raise DataError(
-                f"predictions of {key}: {len(table)} rows, expected one for each of the "
-                f"{len(samples)} test cases; predictions and split do not belong together"
-            )
-        ordered = pl.DataFrame({"sample": samples}).join(table, on="sample", maintain_order="left")
-        n_classes = len(self.cases[key.target].scoring.classes)
-        logits = ordered["logits"].cast(pl.Array(pl.Float64, n_classes))
-        return logits.to_numpy()
+        rows = self.predictions.filter(*wanted, pl.col("side") == "test").collect()
+        return logits_in_order(rows, self.cases[key.target].side.samples, key=key).astype(float)
 
 
 def _means(metrics: SeedMetrics, counts: Integers) -> SeedMetrics:
@@ -213,7 +192,7 @@ def score_cases(
     *,
     scope: str,
     resampled: str,
-    weights: Weights = DEFAULT_WEIGHTS,
+    weights: Weights,
 ) -> ScoreReplicates:
     """Score the replicates of all cells together.
 

@@ -11,7 +11,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from crsbench.crs import AXES, DEFAULT_WEIGHTS, Weights, aggregate, check_panel, score_cohort
+from crsbench.crs import (
+    Weights,
+    aggregate,
+    anchors,
+    check_members,
+    score_cohort,
+    why_undefined,
+)
 from crsbench.errors import DataError
 from crsbench.records import CLEAN
 
@@ -69,7 +76,7 @@ def observed_cells(axes: Floats) -> Bools:
     return np.logical_and.reduce(np.isfinite(axes), axis=-1)
 
 
-def cohort_crs(axes: Floats, *, weights: Weights = DEFAULT_WEIGHTS) -> Floats:
+def cohort_crs(axes: Floats, *, weights: Weights) -> Floats:
     """Return the CRS of each encoder relative to all that have a cell, shape (K,).
 
     Parameters
@@ -94,22 +101,12 @@ def cohort_crs(axes: Floats, *, weights: Weights = DEFAULT_WEIGHTS) -> Floats:
 
 
 def why_no_crs(axes: Floats, encoders: Sequence[str]) -> str | None:
-    """Say why a panel has no CRS: fewer than two members or an axis of zero width; else None.
-
-    Parameters
-    ----------
-    axes, encoders
-        The panel, shape (K, 4), and its K names.
+    """Say why a panel of raw axes (K, 4) has no CRS; None where it has.
 
     Raises
     ------
     CrsBenchError
-        For an encoder named twice, and for a NaN axis.
+        For an encoder named twice, and for an axis that is not finite.
     """
-    if len(encoders) < 2:
-        return f"a panel needs two encoders or more, not {len(encoders)}"
-    for name, values in zip(AXES, axes.T, strict=True):
-        if values.min() == values.max():
-            return f"anchors of {name} have zero width: all members are at {values[0]:g}"
-    check_panel(axes, encoders)
-    return None
+    check_members(axes, encoders)
+    return why_undefined(anchors(axes), encoders)

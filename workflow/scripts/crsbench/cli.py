@@ -14,10 +14,10 @@ import yaml
 from crsbench.axes import read_axes_table
 from crsbench.candidates import COLUMNS, read_candidates, score_candidates
 from crsbench.config import Source, merge_all, read_source
+from crsbench.crs import Weights
 from crsbench.errors import ConfigError, CrsBenchError, DataError
 from crsbench.plan import Plan, make_plan
 from crsbench.reference import Member, cohort_reference, freeze_reference, load_reference
-from crsbench.score_weights import weights_of
 from crsbench.summary import candidate_lines, plan_lines, table_lines
 
 BASE_CONFIG = "config/config.yaml"
@@ -106,7 +106,7 @@ def _freeze(parsed: argparse.Namespace) -> list[str]:
     reference = cohort_reference(
         read_axes_table(axes),
         encoders=[Member(*names) for names in plan.encoder_names],
-        weights=weights_of(plan.settings.score.model_dump(include={"components", "axes"})),
+        weights=Weights.named(plan.settings.weights),
         name=path.stem,
         run=plan.settings.run_folder,
     )
@@ -133,4 +133,7 @@ def _pair(text: str) -> tuple[str, object]:
     key, separator, value = text.partition("=")
     if not separator:
         raise ConfigError(f"--config: expected KEY=VALUE, got {text!r}")
-    return key, yaml.safe_load(value)
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config: {key}: not valid YAML: {value!r}") from error

@@ -138,6 +138,12 @@ class Extraction(Model):
     threads: Annotated[int, Field(gt=0)]
 
 
+_SELECTIONS = (
+    "encoders", "datasets", "shift", "label_fractions", "seeds", "perturbations", "probes",
+    "analyses", "robustness_fractions",
+)  # fmt: skip
+
+
 class Settings(Model):
     """All settings of a run. ``config/config.yaml`` documents each key."""
 
@@ -149,8 +155,8 @@ class Settings(Model):
     perturbations: Annotated[tuple[Perturbation, ...], Field(min_length=1)]
     probes: Annotated[tuple[Probe, ...], Field(min_length=1)]
 
-    store: str
-    run: str
+    store: Annotated[str, Field(min_length=1)]
+    run: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$")]
     data_root: str
     encoder_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
     dataset_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -173,8 +179,7 @@ class Settings(Model):
 
     @model_validator(mode="after")
     def _selections_make_sense(self) -> Self:
-        lists = ("encoders", "datasets", "shift", "label_fractions", "seeds", "perturbations")
-        for name in (*lists, "analyses"):
+        for name in _SELECTIONS:
             selected = getattr(self, name)
             repeated = sorted({str(item) for item in selected if selected.count(item) > 1})
             if repeated:
@@ -207,9 +212,19 @@ class Settings(Model):
         return {"logistic": self.logistic}[probe].model_dump()
 
     @property
+    def reference_files(self) -> list[str]:
+        """The file of the reference; none where the run's own cohort is the reference."""
+        return [] if self.score.reference == "cohort" else [self.score.reference]
+
+    @property
     def run_folder(self) -> str:
         """The folder of this run's tables and figures: the store, or a named run in it."""
         return f"{self.store}/runs/{self.run}" if self.run else self.store
+
+    @property
+    def weights(self) -> dict[str, dict[str, float]]:
+        """The weights of CRS by name, ``components`` and ``axes``."""
+        return self.score.model_dump(include={"components", "axes"})
 
 
 class Source:

@@ -13,8 +13,9 @@ run over the axes in their order. NaN means undefined and spreads to what depend
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +46,19 @@ class Weights:
         When a weight is negative or not finite, or when a group does not sum to one.
     """
 
-    components: tuple[float, float, float] = (0.60, 0.25, 0.15)
-    axes: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
+    components: tuple[float, float, float]
+    axes: tuple[float, float, float, float]
 
     def __post_init__(self) -> None:
         _check_weights("component", self.components, COMPONENTS)
         _check_weights("axis", self.axes, AXES)
+
+    @classmethod
+    def named(cls, weights: Mapping[str, Mapping[str, float]]) -> Self:
+        """Take weights by name, ``components`` and ``axes``, as settings and references do."""
+        dominance, ideal_point, worst_axis = (weights["components"][name] for name in COMPONENTS)
+        a, b, c, d = (weights["axes"][name] for name in AXES)
+        return cls((dominance, ideal_point, worst_axis), (a, b, c, d))
 
 
 def _check_weights(kind: str, weights: Sequence[float], names: Sequence[str]) -> None:
@@ -61,9 +69,6 @@ def _check_weights(kind: str, weights: Sequence[float], names: Sequence[str]) ->
         raise CrsBenchError(f"{kind} weights must be finite and not negative: {given}")
     if abs(math.fsum(weights) - 1) > 1e-9:
         raise CrsBenchError(f"{kind} weights must sum to 1, not {math.fsum(weights):g}: {given}")
-
-
-DEFAULT_WEIGHTS = Weights()
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +95,8 @@ class Scores:
     normalised: Floats
 
 
-def check_panel(axes: Floats, encoders: Sequence[str]) -> None:
-    """Check that one panel can be scored.
+def check_members(axes: Floats, encoders: Sequence[str]) -> None:
+    """Check that the axes of one panel are finite and its members different.
 
     Parameters
     ----------
@@ -103,7 +108,7 @@ def check_panel(axes: Floats, encoders: Sequence[str]) -> None:
     Raises
     ------
     CrsBenchError
-        For a panel of one, a duplicate encoder, a NaN axis or an axis of zero width.
+        For a duplicate encoder, and for an axis that is not finite.
     """
     names = list(encoders)
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -113,24 +118,44 @@ def check_panel(axes: Floats, encoders: Sequence[str]) -> None:
         for name, value in zip(AXES, row, strict=True):
             if not np.isfinite(value):
                 raise CrsBenchError(f"{encoder}: axis {name} is {value}; a finite number is needed")
-    anchors(axes)
 
 
-def anchors(panel: Floats) -> Anchors:
-    """Return the anchors of one panel of raw axes, shape (K, 4).
+def check_panel(axes: Floats, encoders: Sequence[str]) -> None:
+    """Check that one panel can be scored: `check_members`, and that it has a CRS.
 
     Raises
     ------
     CrsBenchError
-        For a panel of fewer than two, and for an axis on which all members agree.
+        As `check_members`, and for what `why_undefined` says.
     """
-    if len(panel) < 2:
-        raise CrsBenchError(f"a panel needs two encoders or more, not {len(panel)}")
-    found = replicate_anchors(panel)
-    for name, lower, upper in zip(AXES, found.lower, found.upper, strict=True):
-        if not upper > lower:
-            raise CrsBenchError(f"anchors of {name} have zero width: all members are at {lower:g}")
-    return found
+    check_members(axes, encoders)
+    if reason := why_undefined(anchors(axes), encoders):
+        raise CrsBenchError(reason)
+
+
+def why_undefined(within: Anchors, members: Sequence[str]) -> str | None:
+    """Say why a panel has no scores on its anchors; None where it has.
+
+    It has none with fewer than two members, and none with an axis of zero width.
+    """
+    if len(members) < 2:
+        return f"a panel needs two encoders or more, not {len(members)}"
+    at = {
+        name: f"{lower:g}"
+        for name, lower, upper in zip(AXES, within.lower, within.upper, strict=True)
+        if not upper > lower
+    }
+    if not at:
+        return None
+    names, values = ", ".join(at), ", ".join(at.values())
+    return f"anchors of {names} have zero width: all members are at {values}"
+
+
+def anchors(panel: Floats) -> Anchors:
+    """Return the anchors of one panel of raw axes, shape (K, 4); NaN for one without members."""
+    if len(panel) == 0:
+        return Anchors(np.full(len(AXES), np.nan), np.full(len(AXES), np.nan))
+    return replicate_anchors(panel)
 
 
 def replicate_anchors(panels: Floats) -> Anchors:
@@ -220,7 +245,7 @@ def score(
     *,
     within: Anchors,
     own: NDArray[np.int64],
-    weights: Weights = DEFAULT_WEIGHTS,
+    weights: Weights,
 ) -> Scores:
     """Score candidates against a panel on given anchors.
 
@@ -244,7 +269,7 @@ def score(
     return Scores(combine(*parts, by=np.asarray(weights.components)), *parts, normalised)
 
 
-def score_cohort(panels: Floats, *, weights: Weights = DEFAULT_WEIGHTS) -> Scores:
+def score_cohort(panels: Floats, *, weights: Weights) -> Scores:
     """Score every encoder of raw panels (..., K, 4) against its own panel and its anchors.
 
     A panel with a zero-width or NaN axis has NaN throughout; `check_panel` refuses it.

@@ -9,7 +9,7 @@ the task is null without one.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, SupportsFloat
+from typing import Any, Literal, NamedTuple, Self, SupportsFloat
 
 import numpy as np
 import polars as pl
@@ -31,7 +31,6 @@ from crsbench.metrics import (
     macro,
     masked_mean,
     nll,
-    one_hot,
     ordinal_mae,
     quadratic_weighted_kappa,
     rank,
@@ -40,7 +39,8 @@ from crsbench.metrics import (
 )
 from crsbench.probes.base import SCORING
 from crsbench.records import METRICS, RUN_RECORD, RunKey
-from crsbench.splits import Task
+from crsbench.sides import Labels, Side
+from crsbench.splits import Task, dropped_classes
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -54,23 +54,6 @@ class SetKey(NamedTuple):
     target: str
     perturbation: str
     severity: int
-
-
-@dataclass(frozen=True)
-class Truth:
-    """Samples of a target's evaluated side, and their labels.
-
-    Attributes
-    ----------
-    samples
-        N identifiers.
-    labels
-        ``(N,)`` class indices, or ``(N, C)`` of 1, 0, and NaN for masked; classes are those of
-        the dataset that the probe was fitted on, in its order.
-    """
-
-    samples: Sequence[str]
-    labels: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -94,6 +77,12 @@ class Scoring:
     n_bins: int
     specificity: float
     binary_confidence: Literal["positive", "max"]
+
+    @classmethod
+    def of(cls, labels: Labels, sides: Mapping[str, Side], metrics: Mapping[str, Any]) -> Self:
+        """Take what a dataset's labels mean, its sides, and the settings ``metrics``."""
+        dropped = dropped_classes(sides["train"].truth, sides["test"].truth, classes=labels.classes)
+        return cls(labels.task, labels.classes, list(dropped), **metrics)
 
 
 @dataclass
@@ -124,11 +113,6 @@ class Scores:
             self.undefined.append(f"{name}: {reason}")
 
 
-def _binary_truth(labels: NDArray[Any], task: Task, n_classes: int) -> Floats:
-    """Return one column of 1, 0 and NaN a class, ``(N, C)``."""
-    return labels.astype(np.float64) if task == "multilabel" else one_hot(labels, n_classes)
-
-
 def _has_both(truth: Floats) -> NDArray[np.bool_]:
     return (truth == 1).any(axis=0) & (truth == 0).any(axis=0)
 
@@ -138,13 +122,15 @@ class Scorer:
 
     Parameters
     ----------
-    truth
+    side
         The target's samples and labels.
     scoring
         How to score.
 
     Attributes
     ----------
+    truth
+        ``(N, C)`` of 1, 0, and NaN for masked.
     n_positive, n_negative
         ``(C,)`` samples of each class.
     kept
@@ -153,12 +139,12 @@ class Scorer:
         The classes that count, and the others.
     """
 
-    def __init__(self, truth: Truth, scoring: Scoring) -> None:
-        self.truth = _binary_truth(truth.labels, scoring.task, len(scoring.classes))
+    def __init__(self, side: Side, scoring: Scoring) -> None:
+        self.truth = side.truth
         self.n_positive = np.count_nonzero(self.truth == 1, axis=0)
         self.n_negative = np.count_nonzero(self.truth == 0, axis=0)
         self.kept = _has_both(self.truth) & ~np.isin(scoring.classes, scoring.dropped)
-        self._labels = truth.labels
+        self._labels = side.labels
         self._scoring = scoring
         self.kept_names = [
             name for name, kept in zip(scoring.classes, self.kept, strict=True) if kept
@@ -241,12 +227,57 @@ def _spread(values: Floats, places: Bools) -> Floats:
     return spread
 
 
+class Fits:
+    """The fits of one cell.
+
+    Parameters
+    ----------
+    table
+        `crsbench.probes.cell.FITS`.
+    """
+
+    def __init__(self, table: pl.DataFrame) -> None:
+        keys = table.select("label_fraction", "seed").iter_rows()
+        self._rows = dict(zip(keys, table.iter_rows(named=True), strict=True))
+
+    def at(self, label_fraction: float, seed: int) -> Mapping[str, Any]:
+        """Return the row of a label fraction and seed; a missing one is a `DataError`."""
+        if (label_fraction, seed) not in self._rows:
+            raise DataError(
+                f"no fit for seed {seed} at label fraction {label_fraction:g}; "
+                "run the probe stage again"
+            )
+        return self._rows[label_fraction, seed]
+
+
+def logits_in_order(
+    predictions: pl.DataFrame, samples: Sequence[str], *, key: SetKey
+) -> NDArray[np.float32]:
+    """Return the logits ``(N, C)`` of one evaluated set, in the order of its N samples.
+
+    Raises
+    ------
+    DataError
+        Unless the predictions have one row for each of the samples, and no other.
+    """
+    placed = pl.DataFrame({"sample": list(samples)}).join(
+        predictions.select("sample", "logits"), on="sample", maintain_order="left"
+    )
+    n_right = placed["sample"].n_unique()
+    if n_right != len(samples) or len(predictions) != len(samples):
+        raise DataError(
+            f"predictions of {key}: {len(predictions)} rows, {n_right} of them of the "
+            f"{len(samples)} evaluated samples; predictions and split do not belong together"
+        )
+    return placed["logits"].to_numpy()
+
+
 def evaluate_cell(
     predictions: pl.DataFrame,
     fits: pl.DataFrame,
     *,
     keys: Iterable[RunKey],
-    truths: Mapping[str, Truth],
+    evaluated: Mapping[str, Side],
     scoring: Scoring,
     identity: Mapping[str, Mapping[str, Any]],
 ) -> pl.DataFrame:
@@ -258,8 +289,8 @@ def evaluate_cell(
         As `crsbench.probes.cell.probe_cell` returns them.
     keys
         The records to make, in their order.
-    truths
-        Evaluated samples and labels of each target.
+    evaluated
+        Samples and labels of each target.
     identity
         For each target the columns of `RUN_RECORD` that say what the records depend on.
 
@@ -273,15 +304,13 @@ def evaluate_cell(
     DataError
         If a fit or a prediction that a key needs is missing, or samples are not the target's.
     """
-    scorers = {target: Scorer(truth, scoring) for target, truth in truths.items()}
-    logits = _logits_by_set(predictions, truths)
-    fit_of = {(row["label_fraction"], row["seed"]): row for row in fits.iter_rows(named=True)}
+    scorers = {target: Scorer(side, scoring) for target, side in evaluated.items()}
+    logits = _logits_by_set(predictions, evaluated)
+    fits_of_cell = Fits(fits)
     scored: dict[SetKey, dict[str, Any]] = {}
     rows = []
     for key in keys:
-        fit = fit_of.get((key.label_fraction, key.seed))
-        if fit is None:
-            raise DataError(f"no fit for seed {key.seed} at label fraction {key.label_fraction}")
+        fit = fits_of_cell.at(key.label_fraction, key.seed)
         distinct = SetKey(
             key.label_fraction, fit["fit_seed"], key.target, key.perturbation, key.severity
         )
@@ -295,32 +324,15 @@ def evaluate_cell(
 
 
 def _logits_by_set(
-    predictions: pl.DataFrame, truths: Mapping[str, Truth]
+    predictions: pl.DataFrame, evaluated: Mapping[str, Side]
 ) -> dict[SetKey, NDArray[np.float32]]:
-    """Return the test logits ``(N, C)`` of each distinct fit and set, rows as in the truth."""
-    places = pl.concat(
-        pl.DataFrame({"sample": list(truth.samples)})
-        .with_columns(target=pl.lit(target))
-        .with_row_index("row")
-        for target, truth in truths.items()
-    )
-    test = predictions.filter(pl.col("side") == "test", pl.col("target").is_in(list(truths)))
-    placed = test.join(places, on=["target", "sample"], how="left")
+    """Return the test logits ``(N, C)`` of each distinct fit and set, rows as on the side."""
+    test = predictions.filter(pl.col("side") == "test", pl.col("target").is_in(list(evaluated)))
     logits = {}
-    for values, table in placed.sort("row").group_by(SetKey._fields, maintain_order=True):
+    for values, table in test.group_by(SetKey._fields, maintain_order=True):
         key = SetKey(*values)
-        _check_samples(key, table["row"], n_samples=len(truths[key.target].samples))
-        logits[key] = table["logits"].to_numpy()
+        logits[key] = logits_in_order(table, evaluated[key.target].samples, key=key)
     return logits
-
-
-def _check_samples(key: SetKey, rows: pl.Series, *, n_samples: int) -> None:
-    n_right = rows.drop_nulls().n_unique()
-    if n_right != n_samples or len(rows) != n_samples:
-        raise DataError(
-            f"predictions of {key}: {len(rows)} rows, {n_right} of them of the {n_samples} "
-            "evaluated samples; predictions and split do not belong together"
-        )
 
 
 def _score_set(

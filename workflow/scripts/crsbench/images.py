@@ -8,6 +8,7 @@
   pixels, translucency, several pictures in a file, more than `MAX_PIXELS`.
 """
 
+import hashlib
 import io
 import struct
 import zlib
@@ -61,6 +62,8 @@ class ImageReport:
         Conversions that were made, joined by ``;``; empty for plain RGB and grey.
     problem
         Why the picture cannot be used; None if it can.
+    sha256
+        Digest of the file's bytes; None where they were not read.
     """
 
     bytes: int
@@ -69,6 +72,7 @@ class ImageReport:
     height_px: int | None
     note: str
     problem: str | None
+    sha256: str | None = None
 
 
 class _UnusableError(Exception):
@@ -126,11 +130,12 @@ def inspect_image(path: str | Path) -> ImageReport:
         raw = path.read_bytes()
     except OSError as error:
         return ImageReport(0, None, None, None, "", f"cannot be read: {error.strerror}")
+    sha256 = hashlib.sha256(raw).hexdigest()
     try:
         image, mode, notes = _upright(raw)
     except _UnusableError as error:
-        return ImageReport(len(raw), error.mode, None, None, "", str(error))
-    return ImageReport(len(raw), mode, *image.size, "; ".join(notes), None)
+        return ImageReport(len(raw), error.mode, None, None, "", str(error), sha256)
+    return ImageReport(len(raw), mode, *image.size, "; ".join(notes), None, sha256)
 
 
 def inspect_images(paths: Sequence[Path], *, threads: int) -> Iterator[ImageReport]:

@@ -145,64 +145,12 @@ def perturbed_images(
             yield perturbation, severity, seed, _as_rgb(perturbed)
 
 
-def manifest_rows(
-    image: Pixels,
-    *,
-    dataset: str,
-    sample: str,
-    perturbations: Sequence[str],
-    severities: Mapping[str, Sequence[float]],
-) -> list[dict[str, str | int]]:
-    """Return one image's rows of the perturbation manifest.
-
-    Each has the keys ``sample``, ``perturbation``, ``severity``, ``seed`` (below 2^64) and
-    ``pixels_sha256``.
-    """
-    conditions = perturbed_images(
-        image,
-        dataset=dataset,
-        sample=sample,
-        perturbations=perturbations,
-        severities=severities,
-    )
-    return [
-        {
-            "sample": sample,
-            "perturbation": perturbation,
-            "severity": severity,
-            "seed": seed,
-            "pixels_sha256": pixels_sha256(perturbed),
-        }
-        for perturbation, severity, seed, perturbed in conditions
-    ]
-
-
 def pixels_sha256(image: Pixels) -> str:
     """Return the SHA-256 of an RGB image's shape and bytes (hexadecimal)."""
     _check_image(image)
     sha = hashlib.sha256("{}x{}x{}:".format(*image.shape).encode())
     sha.update(np.ascontiguousarray(image).data)
     return sha.hexdigest()
-
-
-def check_pixels(
-    image: Pixels,
-    expected_sha256: str,
-    *,
-    dataset: str,
-    sample: str,
-    perturbation: str,
-    severity: int,
-) -> None:
-    """Raise `DataError` unless the pixels are those that the manifest records."""
-    got = pixels_sha256(image)
-    if got != expected_sha256:
-        raise DataError(
-            f"{dataset}/{sample}, {perturbation} severity {severity}: pixels have SHA-256 "
-            f"{got[:16]}…, the perturbation manifest says {expected_sha256[:16]}…; the image "
-            f"file or an imaging library changed (here: {library_versions()}): restore it, or "
-            f"make the manifest and all perturbed features of {dataset} again"
-        )
 
 
 def library_versions() -> str:

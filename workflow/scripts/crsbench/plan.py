@@ -19,6 +19,7 @@ from crsbench.config import (
     merge_all,
     read_source,
 )
+from crsbench.crs import Weights
 from crsbench.datasets.definitions import (
     DatasetDefinition,
     label_files,
@@ -28,12 +29,15 @@ from crsbench.datasets.definitions import (
 from crsbench.encoders.cards import EncoderCard, load_cards
 from crsbench.errors import ConfigError
 from crsbench.records import Cell, RunKey, conditions, enumerate_run_keys
+from crsbench.reference import load_reference
 
 #: Settings that the records carry: those that can change a number in them.
 _PROTOCOL = (
     "split", "uncertain", "conflicting_labels", "max_side_px", "severities", "logistic", "metrics",
     "label_fractions",
 )  # fmt: skip
+#: Settings that files of the store depend on: a run that shares it cannot have its own.
+_OF_THE_STORE = (*_PROTOCOL, "shift", "seeds", "perturbations", "verify")
 #: Neutral values of the descriptive parts: editing those re-runs nothing.
 _NEUTRAL_DEFINITION = {
     "label": "-", "domain": "-", "licence": "not stated", "citation": "", "synthetic": False,
@@ -160,7 +164,7 @@ def planned_keys(key_settings: Mapping[str, Any]) -> Iterator[RunKey]:
         probes=key_settings["probes"],
         label_fractions=key_settings["label_fractions"],
         seeds=key_settings["seeds"],
-        conditions=[(name, level) for name, level in key_settings["conditions"]],
+        conditions=[(name, severity) for name, severity in key_settings["conditions"]],
         shift=key_settings["shift"],
     )
 
@@ -179,11 +183,23 @@ def make_plan(merged: Mapping[str, Any], *, files: Sequence[str | Path]) -> Plan
     from_files = merge_all(sources)
     overrides = {key: value for key, value in merged.items() if from_files.get(key) != value}
     settings = check_settings(merged, [*sources, Source("--config", overrides)])
+    _check_store(settings, overrides)
     cards = load_cards(settings.encoder_definitions)
     definitions = load_definitions(
         settings.dataset_definitions, data_root=settings.data_root, store=settings.store
     )
     return _resolve(settings, cards, definitions)
+
+
+def _check_store(settings: Settings, overrides: Mapping[str, Any]) -> None:
+    """Refuse a named run that would make the files of the shared store anew."""
+    made_anew = sorted(set(_OF_THE_STORE) & set(overrides))
+    if settings.run and made_anew and "store" not in overrides:
+        raise ConfigError(
+            f"--config: {', '.join(made_anew)}: run={settings.run} shares the files of "
+            f"{settings.store} with other runs, which have other values; give it a store of its "
+            f"own, such as store={settings.store}/{settings.run}"
+        )
 
 
 def _resolve(
@@ -195,6 +211,8 @@ def _resolve(
     for key, names in (("datasets", settings.datasets), ("shift", settings.shift)):
         _check_names(key, names, definitions, settings.dataset_definitions)
     _check_roles(settings, definitions)
+    _check_skips(settings, cards, definitions)
+    _check_reference(settings)
     absent = _absent(settings, definitions)
     shift = {
         dataset: [
@@ -248,6 +266,27 @@ def _check_roles(settings: Settings, definitions: Mapping[str, DatasetDefinition
     for name in settings.shift:
         if definitions[name].shift_of is None:
             raise ConfigError(f"shift: {name} is no shift target: its definition has no shift_of")
+
+
+def _check_skips(
+    settings: Settings,
+    cards: Mapping[str, EncoderCard],
+    definitions: Mapping[str, DatasetDefinition],
+) -> None:
+    for encoder in settings.encoders:
+        for dataset in cards[encoder].skip_datasets:
+            if dataset not in definitions:
+                raise ConfigError(
+                    f"encoder {encoder}: skip_datasets: {dataset!r} is not defined; "
+                    f"defined: {', '.join(sorted(definitions))}"
+                )
+
+
+def _check_reference(settings: Settings) -> None:
+    """Refuse a reference that the run cannot be scored against, before anything runs."""
+    for path in settings.reference_files:
+        reference = load_reference(path, weights=Weights.named(settings.weights))
+        reference.restrict(settings.datasets)
 
 
 def _absent(settings: Settings, definitions: Mapping[str, DatasetDefinition]) -> dict[str, str]:

@@ -118,7 +118,7 @@ class RunKey(NamedTuple):
 def conditions(perturbations: Iterable[str], severities: Iterable[int]) -> list[tuple[str, int]]:
     """Return the conditions of a test set: clean, then every perturbation and severity."""
     severities = tuple(severities)
-    return [(CLEAN, 0), *((name, level) for name in perturbations for level in severities)]
+    return [(CLEAN, 0), *((name, severity) for name in perturbations for severity in severities)]
 
 
 def enumerate_run_keys(

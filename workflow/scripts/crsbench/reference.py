@@ -28,8 +28,10 @@ from crsbench.crs import (
     Floats,
     Weights,
     aggregate,
-    check_panel,
+    anchors,
+    check_members,
     replicate_anchors,
+    why_undefined,
 )
 from crsbench.errors import CrsBenchError
 from crsbench.files import write_json
@@ -126,14 +128,14 @@ def _check_columns(axes: pl.DataFrame) -> None:
 class Scope:
     """One panel of a reference: its members, their raw axes (M, 4) and the anchors (4,).
 
-    `undefined` says why the scope has no scores; it is empty where it has.
+    `undefined` says why the scope has no scores; it is None where it has.
     """
 
     name: str
     members: tuple[str, ...]
     axes: Floats
     anchors: Anchors
-    undefined: str
+    undefined: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +190,8 @@ class Reference:
         values, used = self.cells.on(name)
         inside = used.any(axis=1)
         members = tuple(np.array(self.cells.encoders, object)[inside])
-        anchors = self.anchors[name]
-        return Scope(name, members, values[inside], anchors, _why_undefined(anchors, members))
+        within = self.anchors[name]
+        return Scope(name, members, values[inside], within, why_undefined(within, members))
 
     def restrict(self, datasets: Iterable[str]) -> "Reference":
         """Return the reference on some of its datasets, with its own name and digest.
@@ -234,17 +236,6 @@ class Reference:
             )
 
 
-def _why_undefined(anchors: Anchors, members: Sequence[str]) -> str:
-    if len(members) < 2:
-        return f"a panel needs two encoders or more, not {len(members)}"
-    flat = [
-        name
-        for name, low, high in zip(AXES, anchors.lower, anchors.upper, strict=True)
-        if not high > low
-    ]
-    return f"anchors of {', '.join(flat)} have zero width" if flat else ""
-
-
 def cohort_reference(
     axes: pl.DataFrame,
     *,
@@ -279,18 +270,11 @@ def cohort_reference(
     }
     panel = tuple(member for member in encoders if member.encoder in inside)
     cells = cells.select([member.encoder for member in panel], cells.datasets)
-    anchors = {}
+    of_scope = {}
     for scope in (AGGREGATE, *cells.datasets):
         values, used = cells.on(scope)
-        anchors[scope] = _anchors_of(values[used.any(axis=1)])
-    return Reference(name, RAW, run, "", panel, cells, anchors, weights)
-
-
-def _anchors_of(panel: Floats) -> Anchors:
-    """Return the anchors of a panel, NaN for one without members."""
-    if len(panel) == 0:
-        return Anchors(np.full(len(AXES), np.nan), np.full(len(AXES), np.nan))
-    return replicate_anchors(panel)
+        of_scope[scope] = anchors(values[used.any(axis=1)])
+    return Reference(name, RAW, run, "", panel, cells, of_scope, weights)
 
 
 def check_encoders(cells: Cells, encoders: Sequence[Member]) -> None:
@@ -320,7 +304,7 @@ def freeze_reference(reference: Reference, path: str | Path) -> None:
     for scope in reference.scopes.values():
         if scope.undefined:
             raise CrsBenchError(f"reference {reference.name}, {scope.name}: {scope.undefined}")
-        check_panel(scope.axes, scope.members)
+        check_members(scope.axes, scope.members)
     write_json(_content(reference) | {"digest": reference.digest}, path)
 
 
@@ -409,7 +393,6 @@ def _by_axis(values: Floats) -> dict[str, float | None]:
 def _from_content(content: Mapping[str, Any]) -> Reference:
     panel = tuple(Member(**member) for member in content["panel"])
     cells = tabulate_cells(pl.DataFrame(content["axes"]))
-    weights = content["weights"]
     scopes = (AGGREGATE, *(name for name in content["datasets"] if name != AGGREGATE))
     return Reference(
         name=content["name"],
@@ -419,12 +402,7 @@ def _from_content(content: Mapping[str, Any]) -> Reference:
         panel=panel,
         cells=cells.select([member.encoder for member in panel], content["datasets"]),
         anchors={scope: _anchors_from(content["anchors"][scope]) for scope in scopes},
-        weights=Weights(
-            *(
-                tuple(weights[kind][name] for name in names)
-                for kind, names in (("components", COMPONENTS), ("axes", AXES))
-            )
-        ),
+        weights=Weights.named(content["weights"]),
     )
 
 

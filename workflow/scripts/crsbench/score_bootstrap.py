@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from crsbench.cell_arrays import why_no_crs
 from crsbench.crs import (
     AXES,
-    DEFAULT_WEIGHTS,
     Weights,
     replicate_anchors,
     score,
@@ -134,7 +133,7 @@ def score_replicates(
     point_axes: Floats,
     encoders: Sequence[str],
     resampled: str,
-    weights: Weights = DEFAULT_WEIGHTS,
+    weights: Weights,
 ) -> ScoreReplicates:
     """Score every replicate of a panel.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crsbench.cell_arrays import observed_cells
-from crsbench.crs import DEFAULT_WEIGHTS, Weights, aggregate
+from crsbench.crs import Weights, aggregate
 from crsbench.resampling import distinct_multisets, draw_multisets, enumerate_multisets
 from crsbench.score_bootstrap import ScoreReplicates, score_replicates, withheld
 from crsbench.seed_records import SeedRecords, cell_axes, panel_of
@@ -27,8 +27,8 @@ def bootstrap_paired(
     records: SeedRecords,
     *,
     generator: np.random.Generator,
-    n_replicates: int = 10_000,
-    weights: Weights = DEFAULT_WEIGHTS,
+    n_replicates: int,
+    weights: Weights,
 ) -> ScoreReplicates:
     """Draw the same seeds for all cells in each replicate (paper, section 5.1)."""
     counts = draw_multisets(records.n_seeds, n_replicates=n_replicates, generator=generator)
@@ -37,9 +37,7 @@ def bootstrap_paired(
     return _scored(records, distinct, None, multiplicity, "label_subsample", weights)
 
 
-def enumerate_paired(
-    records: SeedRecords, *, weights: Weights = DEFAULT_WEIGHTS
-) -> ScoreReplicates:
+def enumerate_paired(records: SeedRecords, *, weights: Weights) -> ScoreReplicates:
     """Return the exact distribution that `bootstrap_paired` draws from."""
     counts, multiplicity = enumerate_multisets(records.n_seeds)
     return _scored(records, counts, None, multiplicity, "label_subsample_exact", weights)
@@ -49,8 +47,8 @@ def bootstrap_per_dataset(
     records: SeedRecords,
     *,
     generator: np.random.Generator,
-    n_replicates: int = 10_000,
-    weights: Weights = DEFAULT_WEIGHTS,
+    n_replicates: int,
+    weights: Weights,
 ) -> ScoreReplicates:
     """Draw seeds anew for each dataset, the same for all encoders."""
     n_draws = n_replicates * len(records.datasets)

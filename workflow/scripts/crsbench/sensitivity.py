@@ -19,7 +19,7 @@ from crsbench.cell_arrays import (
     observed_cells,
     own_side,
 )
-from crsbench.crs import AXES, DEFAULT_WEIGHTS, Weights
+from crsbench.crs import AXES, Weights
 from crsbench.decisions import undefined_agreement
 from crsbench.rankings import descending_order, kendall_tau_b, mid_ranks, spearman, top_k_overlap
 from crsbench.reference import AGGREGATE
@@ -160,7 +160,7 @@ def estimator_substitutions(
     *,
     probe: str,
     ordinal_datasets: Sequence[str],
-    weights: Weights = DEFAULT_WEIGHTS,
+    weights: Weights,
 ) -> list[Variant]:
     """Replace one estimator at a time (paper, section 5.7; protocol, section 9).
 
@@ -230,7 +230,7 @@ class _Substitution:
         return Variant(name, scope, self.encoders, crs, cohort_crs(changed, weights=self.weights))
 
 
-def complete_members(cells: pl.DataFrame, *, weights: Weights = DEFAULT_WEIGHTS) -> list[Variant]:
+def complete_members(cells: pl.DataFrame, *, weights: Weights) -> list[Variant]:
     """Recompute CRS without incomplete evidence (protocol, section 9).
 
     Returns
@@ -263,9 +263,7 @@ def _beside(
     return Variant(name, AGGREGATE, encoders, crs, changed, missing)
 
 
-def leave_one_dataset_out(
-    cells: pl.DataFrame, *, weights: Weights = DEFAULT_WEIGHTS
-) -> pl.DataFrame:
+def leave_one_dataset_out(cells: pl.DataFrame, *, weights: Weights) -> pl.DataFrame:
     """Predict each dataset's clean macro-AUROC from the CRS on the others (paper, section 5.6).
 
     Returns
@@ -311,7 +309,7 @@ def shift_prediction(
     metric_rows: pl.DataFrame,
     *,
     probe: str,
-    weights: Weights = DEFAULT_WEIGHTS,
+    weights: Weights,
 ) -> pl.DataFrame:
     """Predict the AUROC on each shift target without having used it (paper, section 5.6).
 

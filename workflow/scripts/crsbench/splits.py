@@ -1,10 +1,10 @@
-"""Who is trained, calibrated and tested on: the split, the label subsamples, the targets.
+"""Who is trained, calibrated and tested on: the split, the label subsamples, the truth.
 
 - One fixed split a dataset into train, calibration and test. A group (lesion, patient, set of
   duplicates) is never on two sides. It depends on the index, the shares and the seed alone: not on
   the order of rows, nor on what is done with uncertain labels.
 - Label subsamples of the train side are nested for each seed and stratified.
-- Targets are made from labels in one place, for a source and a shift target alike.
+- Truth is made from labels in one place, for a source and a shift target alike.
 
 Both splitting and subsampling are stratified in the same way (`crsbench.stratification`): sides get
 whole groups, and the shells between two label fractions get images. Ahead of that, what each bin
@@ -56,10 +56,10 @@ class SplitResult:
         }
 
 
-def targets(
+def truth_matrix(
     labels: pl.Series, *, task: Task, classes: Sequence[str], uncertain: Uncertain
 ) -> np.ndarray:
-    """Return the targets of all classes, the same way for a source and its shift target.
+    """Return the truth of all classes, the same way for a source and its shift target.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def dropped_classes(
     Parameters
     ----------
     train, test : ndarray of float64, (N, C)
-        Targets of the two sides, as `targets` returns them.
+        Truth of the two sides, as `truth_matrix` returns it.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def split_index(
     dataset: str,
     task: Task,
     classes: Sequence[str],
-    fractions: Mapping[str, float],
+    shares: Mapping[str, float],
     seed: int,
 ) -> SplitResult:
     """Split an index by groups, stratified by labels (protocol, section 2).
@@ -135,7 +135,7 @@ def split_index(
         What the random order of equal groups depends on.
     task, classes
         Of the dataset.
-    fractions
+    shares
         Share of each of ``train``, ``calibration`` and ``test``; their sum is 1.
 
     Returns
@@ -163,14 +163,14 @@ def split_index(
     side = np.full(len(names), UNPLACED)
     to_cover = _sums_by_group(_values_to_cover(values), group, len(names)) > 0
     represent(to_cover, order, side, n_bins=len(SIDES))
-    shares = np.array([fractions[name] for name in SIDES])
-    fill(Units.of(counts), order, side, shares=shares, capacity=np.full(len(SIDES), np.inf))
+    by_side = np.array([shares[name] for name in SIDES])
+    fill(Units.of(counts), order, side, shares=by_side, capacity=np.full(len(SIDES), np.inf))
     empty = set(range(len(SIDES))) - set(side)
     if empty:
         raise DataError(f"{where} leave none for {SIDES[min(empty)]}; get more data")
     split = pl.DataFrame({"sample": index["sample"], "side": np.array(SIDES)[side[group]]})
     check_no_leak(index, split)
-    n_wanted = {name: fractions[name] * index.height for name in SIDES}
+    n_wanted = {name: shares[name] * index.height for name in SIDES}
     return SplitResult(
         split=split,
         notes=_notes_on_sizes(split, n_wanted, largest_group=int(np.bincount(group).max())),
@@ -219,7 +219,7 @@ def label_subsamples(
     """
     train = index.join(split.filter(side="train"), on="sample", how="semi").sort("sample")
     values = _label_matrix(train["labels"], task=task, classes=classes)
-    truth = targets(train["labels"], task=task, classes=classes, uncertain=uncertain)
+    truth = truth_matrix(train["labels"], task=task, classes=classes, uncertain=uncertain)
     to_cover = _values_to_cover(truth)
     if task == "multilabel":
         both = to_cover.any(axis=0).reshape(2, -1).all(axis=0)
@@ -315,7 +315,7 @@ def class_notes(
     """Name the classes that are dropped, with the reason, and those missing in calibration."""
     joined = index.join(split, on="sample")
     by_side = {
-        side: targets(
+        side: truth_matrix(
             joined.filter(side=side)["labels"], task=task, classes=classes, uncertain=uncertain
         )
         for side in SIDES

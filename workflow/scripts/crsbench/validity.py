@@ -8,6 +8,7 @@ Sets of encoders are written as their names joined by "; ".
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -18,7 +19,6 @@ from crsbench.cell_arrays import why_no_crs
 from crsbench.crs import (
     AXES,
     COMPONENTS,
-    DEFAULT_WEIGHTS,
     Weights,
     combine,
     ideal_point,
@@ -70,9 +70,9 @@ def panels(
     encoders: Sequence[str],
     *,
     generator: np.random.Generator,
-    sizes: Sequence[int] = (12, 10),
-    n_draws: int = 200,
-    weights: Weights = DEFAULT_WEIGHTS,
+    sizes: Sequence[int],
+    n_draws: int,
+    weights: Weights,
 ) -> pl.DataFrame:
     """Compare CRS on smaller panels with CRS on the whole panel (paper, section 5.2).
 
@@ -165,9 +165,9 @@ def insertions(
     encoders: Sequence[str],
     *,
     generator: np.random.Generator,
-    n_trials: int = 30,
+    n_trials: int,
+    weights: Weights,
     n_inserted: int = 3,
-    weights: Weights = DEFAULT_WEIGHTS,
 ) -> pl.DataFrame:
     """Insert encoders one after the other into a smaller panel (paper, section 5.2).
 
@@ -250,10 +250,10 @@ def weight_draws(
     encoders: Sequence[str],
     *,
     generator: np.random.Generator,
-    n_draws: int = 500,
+    n_draws: int,
+    weights: Weights,
     spread: tuple[float, float] = (0.5, 1.5),
     alternatives: Sequence[tuple[float, float, float, float]] = ((0.30, 0.30, 0.15, 0.25),),
-    weights: Weights = DEFAULT_WEIGHTS,
 ) -> pl.DataFrame:
     """Compare CRS under other weights with CRS under the given ones (paper, section 5.3).
 
@@ -280,7 +280,9 @@ def weight_draws(
     by_component = _renormalised(
         weights.components, generator.uniform(*spread, (n_draws, len(COMPONENTS)))
     )
-    others = np.array([Weights(axes=given).axes for given in alternatives]).reshape(-1, len(AXES))
+    others = np.array([replace(weights, axes=given).axes for given in alternatives]).reshape(
+        -1, len(AXES)
+    )
     families = {
         "axes": (_repeated(weights.components, n_draws), by_axis),
         "components": (by_component, _repeated(weights.axes, n_draws)),

@@ -60,7 +60,7 @@ class DatasetDefinition(Model):
     task, classes
         Kind of labels, and the class names in the order of every output.
     domain
-        Medical domain, to match encoders with.
+        Medical domain; for readers, nothing is computed from it yet.
     root
         Folder of its files; ``{data_root}``, ``{store}`` and ``{name}`` are filled in.
     shift_of

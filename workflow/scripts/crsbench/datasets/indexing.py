@@ -35,7 +35,8 @@ from crsbench.images import SUFFIXES, ImageReport, inspect_images
 from crsbench.progress import progress
 from crsbench.provenance import digest, frame_digest
 
-INDEX_SCHEMA = pl.Schema(LISTING_SCHEMA | {"duplicate_cluster": pl.String()})
+#: `sha256` is that of the image file, null with ``verify: size``: other pixels, another index.
+INDEX_SCHEMA = pl.Schema(LISTING_SCHEMA | {"duplicate_cluster": pl.String(), "sha256": pl.String()})
 IMAGES_SCHEMA = pl.Schema(
     {
         "sample": pl.String(),
@@ -44,6 +45,7 @@ IMAGES_SCHEMA = pl.Schema(
         "mode": pl.String(),
         "width_px": pl.Int64(),
         "height_px": pl.Int64(),
+        "sha256": pl.String(),
         "note": pl.String(),
     }
 )
@@ -116,7 +118,10 @@ def build_index(
     if not problems.is_empty():
         _refuse(problems, samples.height, definition, unusable)
     clusters = _find_duplicates(images, definition.root)
-    index = _with_clusters(samples, clusters)
+    digests = images.select("sample", "sha256")
+    index = _with_clusters(samples, clusters).join(
+        digests, on="sample", how="left", maintain_order="left"
+    )
     index, conflicts = _resolve_conflicts(index, definition, policy=conflicting_labels)
     unlabelled = _unlabelled(listing, sizes)
     exclusions = pl.concat([listing.exclusions, accepted, conflicts, unlabelled])
@@ -234,15 +239,15 @@ def _refuse(
 def _find_duplicates(images: pl.DataFrame, root: Path) -> dict[str, list[str]]:
     """Return the samples of each set of byte-identical files, keyed by the first of them.
 
-    Only files of equal size are read.
+    Only files of equal size are read, if they have not been.
     """
     rivals = images.filter(pl.col("bytes").is_duplicated())
     identical: dict[tuple[int, str], list[str]] = defaultdict(list)
-    rows = rivals.select("sample", "path", "bytes").sort("sample").iter_rows()
-    for sample, path, n_bytes in progress(
+    rows = rivals.select("sample", "path", "bytes", "sha256").sort("sample").iter_rows()
+    for sample, path, n_bytes, sha256 in progress(
         rows, total=rivals.height, what="comparing files of equal size", unit="files"
     ):
-        identical[n_bytes, sha256_file(root / path)].append(sample)
+        identical[n_bytes, sha256 or sha256_file(root / path)].append(sample)
     return {samples[0]: samples for samples in identical.values() if len(samples) > 1}
 
 

@@ -436,7 +436,23 @@ def load_cards(paths: Iterable[str | Path]) -> dict[str, EncoderCard]:
                 )
             homes[name] = path
             cards[name] = _read_card(name, entry, path)
+            _check_loader(cards[name], path)
     return cards
+
+
+def loader_names() -> list[str]:
+    """Return the names that a card's ``loader`` can have."""
+    shared = {"__init__", "checkpoint", "untrained"}
+    folder = Path(__file__).parent / "loaders"
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)
+
+
+def _check_loader(card: EncoderCard, path: Path) -> None:
+    if card.loader not in loader_names():
+        raise ConfigError(
+            f"{path}: encoder {card.name}: loader: {card.loader!r} is unknown; "
+            f"allowed: {', '.join(loader_names())}"
+        )
 
 
 def _read_card(name: str, entry: Any, path: Path) -> EncoderCard:

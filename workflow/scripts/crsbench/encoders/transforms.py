@@ -42,12 +42,12 @@ def build_transform(steps: Sequence[Step]) -> Transform:
     scale = [step.step for step in steps].index("scale")
 
     def transform(pixels: np.ndarray) -> torch.Tensor:
-        return _to_tensor(see(pixels, steps), steps[scale:])
+        return _to_tensor(apply_image_steps(pixels, steps), steps[scale:])
 
     return transform
 
 
-def see(pixels: np.ndarray, steps: Sequence[Step]) -> Image.Image:
+def apply_image_steps(pixels: np.ndarray, steps: Sequence[Step]) -> Image.Image:
     """Return the 8-bit picture that the encoder sees: the steps before ``scale``.
 
     Parameters

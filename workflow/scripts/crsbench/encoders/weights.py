@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from crsbench.encoders.cards import EncoderCard
+from crsbench.encoders.cards import EncoderCard, loader_names
 from crsbench.encoders.loaders.checkpoint import State, check_tensors
 from crsbench.errors import WeightsError
 from crsbench.files import written_atomically
@@ -130,12 +130,6 @@ def _loader(card: EncoderCard) -> ModuleType:
     if importlib.util.find_spec(name) is None:
         raise WeightsError(
             f"{card.name}: there is no loader {card.loader!r}; "
-            f"available: {', '.join(available_loaders())}"
+            f"available: {', '.join(loader_names())}"
         )
     return importlib.import_module(name)
-
-
-def available_loaders() -> list[str]:
-    """Return the names of the loaders: modules that build an encoder."""
-    folder = Path(__file__).parent / "loaders"
-    return sorted(path.stem for path in folder.glob("*.py") if "\ndef build(" in path.read_text())

@@ -32,9 +32,9 @@ from crsbench.provenance import digest
 BATCH_TOLERANCE = 1e-4
 
 #: What finds an image (its path or sample), and its rows of the feature matrix.
-Image = tuple[str, list[int]]
+Work = tuple[str, list[int]]
 Progress = Callable[[int], None]
-Task = TypeVar("Task")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -59,7 +59,7 @@ class Compute:
 
     batch_size: int
     threads: int
-    device: str = "auto"
+    device: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def extract_clean(
     encoder: LoadedEncoder,
     index: pl.DataFrame,
     *,
-    folder: str | Path,
+    root: str | Path,
     max_side_px: int,
     compute: Compute,
     progress: Progress = no_progress,
@@ -101,8 +101,8 @@ def extract_clean(
     encoder
         A loaded encoder.
     index
-        The images: ``sample``, and ``path`` relative to `folder`; one row of features each.
-    folder
+        The images: ``sample``, and ``path`` relative to `root`; one row of features each.
+    root
         Root of the dataset.
     max_side_px
         Longest side of the canonical image.
@@ -119,7 +119,7 @@ def extract_clean(
     transform = build_transform(encoder.card.transform)
 
     def prepare(path: str) -> list[torch.Tensor]:
-        return [transform(canonical_image(Path(folder) / path, max_side_px=max_side_px))]
+        return [transform(canonical_image(Path(root) / path, max_side_px=max_side_px))]
 
     images = [(path, [row]) for row, path in enumerate(index["path"])]
     return extract(encoder, index.select("sample"), images, prepare, compute, progress)
@@ -128,7 +128,7 @@ def extract_clean(
 def extract(
     encoder: LoadedEncoder,
     keys: pl.DataFrame,
-    images: Sequence[Image],
+    images: Sequence[Work],
     prepare: Callable[[str], list[torch.Tensor]],
     compute: Compute,
     progress: Progress,
@@ -153,7 +153,7 @@ def extract(
     with _one_thread_per_pass():
         forward = _Forward(encoder, compute)
 
-        def run(batch: Sequence[Image]) -> np.ndarray:
+        def run(batch: Sequence[Work]) -> np.ndarray:
             return forward(torch.stack([t for image, _ in batch for t in prepare(image)]))
 
         results = _side_by_side(run, batches, threads=compute.threads)
@@ -165,17 +165,17 @@ def extract(
 
 
 def _side_by_side(
-    function: Callable[[Task], Result], tasks: Sequence[Task], *, threads: int
+    function: Callable[[Item], Result], items: Sequence[Item], *, threads: int
 ) -> Iterator[Result]:
-    """Yield the results in the tasks' order; at most `threads` + 1 tasks are under way."""
+    """Yield the results in the items' order; at most `threads` + 1 items are under way."""
     if threads == 1:
-        yield from map(function, tasks)
+        yield from map(function, items)
         return
     with ThreadPoolExecutor(max_workers=threads) as pool:
         ahead: deque[Future[Result]] = deque()
         try:
-            for task in tasks:
-                ahead.append(pool.submit(function, task))
+            for item in items:
+                ahead.append(pool.submit(function, item))
                 if len(ahead) > threads:
                     yield ahead.popleft().result()
             while ahead:
@@ -322,7 +322,7 @@ def write_extracted(
     metadata = {
         "encoder": card.name,
         "dataset": dataset,
-        "feature_digest": digest("features", *identity, perturbation_digest),
+        "features_digest": digest("features", *identity, perturbation_digest),
         "weights_digest": encoder.weights_digest,
         "transform_digest": transform_digest(card),
         "index_digest": index_digest,

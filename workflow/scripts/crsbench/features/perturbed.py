@@ -15,7 +15,8 @@ from crsbench.encoders.weights import LoadedEncoder
 from crsbench.errors import DataError
 from crsbench.features.extraction import Compute, Features, Progress, extract, no_progress
 from crsbench.images import canonical_image
-from crsbench.perturbations import check_pixels, perturbed_images
+from crsbench.manifest import check_pixels, expected_pixels
+from crsbench.perturbations import perturbed_images
 
 
 def extract_perturbed(
@@ -25,7 +26,7 @@ def extract_perturbed(
     *,
     dataset: str,
     severities: Mapping[str, Sequence[float]],
-    folder: str | Path,
+    root: str | Path,
     max_side_px: int,
     compute: Compute,
     progress: Progress = no_progress,
@@ -37,15 +38,14 @@ def extract_perturbed(
     encoder
         A loaded encoder.
     index
-        At least the manifest's images: ``sample``, and ``path`` relative to `folder`.
+        At least the manifest's images: ``sample``, and ``path`` relative to `root`.
     manifest
-        ``sample``, ``perturbation``, ``severity``, ``seed``, ``pixels_sha256``: the same
-        conditions for every sample.
+        `crsbench.manifest.MANIFEST`: the same conditions for every sample.
     dataset
         Name of the dataset, part of every perturbation's seed.
     severities
         Strengths of each perturbation of the manifest; the first is severity 1.
-    folder, max_side_px, compute, progress
+    root, max_side_px, compute, progress
         As for `extract_clean`; progress counts images, not conditions.
 
     Returns
@@ -61,12 +61,12 @@ def extract_perturbed(
     """
     samples = manifest["sample"].unique(maintain_order=True).to_list()
     conditions = manifest.select("perturbation", "severity").unique(maintain_order=True).rows()
-    expected = _expected_pixels(manifest, samples, conditions, severities)
+    expected = expected_pixels(manifest, severities=severities)
     paths = _paths(index, samples)
     transform = build_transform(encoder.card.transform)
 
     def prepare(sample: str) -> list[torch.Tensor]:
-        image = canonical_image(Path(folder) / paths[sample], max_side_px=max_side_px)
+        image = canonical_image(Path(root) / paths[sample], max_side_px=max_side_px)
         tensors = {}
         for perturbation, severity, _, pixels in perturbed_images(
             image,
@@ -91,31 +91,6 @@ def extract_perturbed(
     step = len(samples)
     images = [(sample, list(range(i, len(keys), step))) for i, sample in enumerate(samples)]
     return extract(encoder, keys, images, prepare, compute, progress)
-
-
-def _expected_pixels(
-    manifest: pl.DataFrame,
-    samples: Sequence[str],
-    conditions: Sequence[tuple[str, int]],
-    severities: Mapping[str, Sequence[float]],
-) -> dict[tuple[str, str, int], str]:
-    columns = ("sample", "perturbation", "severity", "pixels_sha256")
-    expected = {(s, p, v): sha for s, p, v, sha in manifest.select(columns).iter_rows()}
-    made = {
-        (name, severity)
-        for name in {name for name, _ in conditions}
-        for severity in range(1, len(severities[name]) + 1)
-    }
-    if made != set(conditions):
-        raise DataError(
-            f"the perturbation manifest has conditions {sorted(conditions)}, the configuration "
-            f"makes {sorted(made)}; make the manifest again"
-        )
-    holes = [(s, *c) for s in samples for c in conditions if (s, *c) not in expected]
-    if holes or len(expected) != len(manifest):
-        what = f"no row for {holes[0]}" if holes else "a repeated row"
-        raise DataError(f"the perturbation manifest has {what}; make it again")
-    return expected
 
 
 def _paths(index: pl.DataFrame, samples: Sequence[str]) -> dict[str, str]:

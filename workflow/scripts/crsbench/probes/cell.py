@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from crsbench.errors import DataError
 from crsbench.features.table import Standardiser, check_finite, read_features
+from crsbench.files import read_metadata
 from crsbench.probes.base import SCORING, Fit
 from crsbench.records import CLEAN
 
@@ -62,13 +63,13 @@ class TrainingSide:
         N identifiers.
     features
         ``(N, D)``, not standardised.
-    targets
+    labels
         ``(N,)`` class indices, or ``(N, L)`` of 1, 0, and NaN for masked.
     """
 
     samples: Sequence[str]
     features: NDArray[np.floating]
-    targets: NDArray[Any]
+    labels: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def probe_cell(
     evaluated
         What to score, read one at a time.
     fit
-        Fits standardised features ``(n, D)`` and their targets.
+        Fits standardised features ``(n, D)`` and their labels.
     subsamples
         Columns seed, sample, label_fraction: the smallest fraction whose subsample holds it.
 
@@ -168,7 +169,7 @@ def probe_cell(
         for seed, rows in _subsample_rows(subsamples, train.samples, fraction, seeds).items():
             identity = rows.tobytes()
             if identity not in by_rows:
-                by_rows[identity] = fit(features[rows], train.targets[rows])
+                by_rows[identity] = fit(features[rows], train.labels[rows])
             fitted, fit_seed = by_rows[identity], first_seed.setdefault(identity, seed)
             distinct[fraction, fit_seed] = fitted
             rows_of_fits.append((fraction, seed, fit_seed, *_diagnostics(fitted)))
@@ -251,3 +252,46 @@ def _prediction_table(
     }
     scored = pl.DataFrame({"sample": list(item.samples), "logits": logits.astype(np.float32)})
     return scored.with_columns(**columns).select(schema.names()).cast(schema)
+
+
+def prediction_identity(
+    dataset: str,
+    *,
+    clean: str | Path,
+    perturbed: str | Path,
+    split: str | Path,
+    subsamples: str | Path,
+    shift: Mapping[str, str | Path],
+) -> dict[str, dict[str, str | float]]:
+    """Return what the predictions on each target depend on, as columns of a run record.
+
+    Parameters
+    ----------
+    clean, perturbed
+        Feature tables of the dataset.
+    split, subsamples
+        Tables of the dataset.
+    shift
+        Feature table of each shift target.
+    """
+    source = read_metadata(clean)
+    fitted = {
+        "index_digest": source["index_digest"],
+        "split_digest": read_metadata(split)["split_digest"],
+        "subsamples_digest": read_metadata(subsamples)["subsamples_digest"],
+        "weights_digest": source["weights_digest"],
+        "transform_digest": source["transform_digest"],
+        "features_digest": source["features_digest"],
+        "perturbation_digest": read_metadata(perturbed)["perturbation_digest"],
+    }
+    evaluated = {dataset: source} | {name: read_metadata(path) for name, path in shift.items()}
+    return {
+        target: {
+            **fitted,
+            "target_digest": about["index_digest"],
+            "feature_dtype": about["dtype"],
+            "input_min": float(about["input_min"]),
+            "input_max": float(about["input_max"]),
+        }
+        for target, about in evaluated.items()
+    }

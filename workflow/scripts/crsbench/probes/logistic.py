@@ -73,7 +73,7 @@ class LogisticFit:
 
 def fit_logistic(
     features: NDArray[np.floating],
-    targets: NDArray[Any],
+    labels: NDArray[Any],
     *,
     task: Task,
     n_classes: int,
@@ -86,7 +86,7 @@ def fit_logistic(
     ----------
     features
         ``(N, D)``, standardised.
-    targets
+    labels
         ``(N,)`` class indices, or for multi-label data ``(N, C)`` of 1, 0, and NaN for masked.
     tolerance
         Largest component of the gradient at which to stop. Below about 1e-9 rounding in float64
@@ -99,9 +99,9 @@ def fit_logistic(
     ValueError
         If the shapes do not belong together.
     """
-    rows, targets = np.asarray(features, dtype=np.float64), np.asarray(targets)
-    _check_shapes(rows, targets, (n_classes,) if task == "multilabel" else ())
-    problem = _label_problem(targets) if task == "multilabel" else _class_problem(targets)
+    rows, labels = np.asarray(features, dtype=np.float64), np.asarray(labels)
+    _check_shapes(rows, labels, (n_classes,) if task == "multilabel" else ())
+    problem = _label_problem(labels) if task == "multilabel" else _class_problem(labels)
     if not len(problem.held):
         reason = "no label or class has both values in the training rows"
         return _unfitted(rows, n_classes, status="single_class", reason=reason)
@@ -130,12 +130,12 @@ def fit_logistic(
 
 
 def _check_shapes(
-    features: NDArray[Any], targets: NDArray[Any], target_columns: tuple[int, ...]
+    features: NDArray[Any], labels: NDArray[Any], label_columns: tuple[int, ...]
 ) -> None:
-    expected = (len(features), *target_columns)
-    if features.ndim != 2 or targets.shape != expected:
+    expected = (len(features), *label_columns)
+    if features.ndim != 2 or labels.shape != expected:
         raise ValueError(
-            f"features {features.shape} and targets {targets.shape} do not belong together: "
+            f"features {features.shape} and labels {labels.shape} do not belong together: "
             f"expected (N, D) and {expected}"
         )
 
@@ -178,17 +178,17 @@ class _Problem:
     absent: float
 
 
-def _label_problem(targets: Floats) -> _Problem:
+def _label_problem(labels: Floats) -> _Problem:
     """One-vs-rest: each label that has both values over its unmasked rows."""
-    both = (targets == 1).any(axis=0) & (targets == 0).any(axis=0)
+    both = (labels == 1).any(axis=0) & (labels == 0).any(axis=0)
     held = np.flatnonzero(both)
-    loss, ridge = _binary_loss(targets[:, held])
+    loss, ridge = _binary_loss(labels[:, held])
     return _Problem(loss, ridge, held, np.eye(len(held)), np.nan)
 
 
-def _class_problem(targets: NDArray[Any]) -> _Problem:
+def _class_problem(labels: NDArray[Any]) -> _Problem:
     """Multinomial over the classes that occur; a single logit where two do."""
-    held, indices = np.unique(targets, return_inverse=True)
+    held, indices = np.unique(labels, return_inverse=True)
     if len(held) == 2:
         loss, ridge = _binary_loss(indices[:, None].astype(np.float64))
         return _Problem(loss, ridge, held, np.array([[-0.5, 0.5]]), -np.inf)
@@ -197,12 +197,12 @@ def _class_problem(targets: NDArray[Any]) -> _Problem:
     return _Problem(loss, ridge, held, np.eye(len(held)), -np.inf)
 
 
-def _binary_loss(targets: Floats) -> tuple[Loss, Floats]:
+def _binary_loss(labels: Floats) -> tuple[Loss, Floats]:
     """Return the summed mean losses of the columns, and the lambda of each."""
-    masked = np.isnan(targets)
+    masked = np.isnan(labels)
     ridge = 1 / np.count_nonzero(~masked, axis=0)
     shares = np.where(masked, 0.0, ridge)
-    truth = np.where(masked, 0.0, targets)
+    truth = np.where(masked, 0.0, labels)
 
     def loss(logits: Floats) -> tuple[float, Floats]:
         value = np.sum(shares * (np.logaddexp(0, logits) - truth * logits))

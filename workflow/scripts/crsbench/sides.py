@@ -1,4 +1,4 @@
-"""The tables of one cell: what a probe is fitted on, what it is scored on, what that depends on."""
+"""The sides of a dataset: samples and labels as a probe and its evaluation take them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from crsbench.files import read_metadata, read_parquet
-from crsbench.splits import Task, Uncertain, targets
+from crsbench.splits import Task, Uncertain, truth_matrix
 
 SIDES = ("train", "calibration", "test")
 
@@ -26,18 +26,18 @@ class Side:
         N identifiers.
     labels
         ``(N,)`` class indices, or for a multilabel task ``(N, C)`` of 1, 0 and NaN for masked.
-    targets
+    truth
         ``(N, C)`` of 1, 0 and NaN for any task.
     """
 
     samples: list[str]
     labels: NDArray[Any]
-    targets: NDArray[np.float64]
+    truth: NDArray[np.float64]
 
     @classmethod
     def of(cls, index: pl.DataFrame, labels: "Labels") -> Self:
         """Take the rows of an index."""
-        truth = targets(
+        truth = truth_matrix(
             index["labels"], task=labels.task, classes=labels.classes, uncertain=labels.uncertain
         )
         values = truth if labels.task == "multilabel" else truth.argmax(axis=1)
@@ -67,49 +67,23 @@ def read_sides(index: str | Path, split: str | Path, *, labels: Labels) -> dict[
     return {side: Side.of(joined.filter(pl.col("side") == side), labels) for side in SIDES}
 
 
-def read_target(index: str | Path, *, labels: Labels) -> Side:
-    """Read a shift target: all of its index."""
-    return Side.of(read_parquet(index), labels)
-
-
-def prediction_identity(
+def read_evaluated(
     dataset: str,
+    test: Side,
     *,
-    clean: str | Path,
-    perturbed: str | Path,
-    split: str | Path,
-    subsamples: str | Path,
     shift: Mapping[str, str | Path],
-) -> dict[str, dict[str, str | float]]:
-    """Return what the predictions on each target depend on, as columns of a run record.
+    labels: Labels,
+) -> dict[str, Side]:
+    """Return what the probes of a dataset are evaluated on: its test side, and shift targets.
 
     Parameters
     ----------
-    clean, perturbed
-        Feature tables of the dataset.
-    split, subsamples
-        Tables of the dataset.
+    dataset, test
+        The dataset and its test side, which comes first.
     shift
-        Feature table of each shift target.
+        The index of each shift target; all of it is evaluated.
+    labels
+        What the dataset's labels mean; a shift target shares them.
     """
-    source = read_metadata(clean)
-    fitted = {
-        "index_digest": source["index_digest"],
-        "split_digest": read_metadata(split)["split_digest"],
-        "subsamples_digest": read_metadata(subsamples)["subsamples_digest"],
-        "weights_digest": source["weights_digest"],
-        "transform_digest": source["transform_digest"],
-        "features_digest": source["feature_digest"],
-        "perturbation_digest": read_metadata(perturbed)["perturbation_digest"],
-    }
-    evaluated = {dataset: source} | {name: read_metadata(path) for name, path in shift.items()}
-    return {
-        target: {
-            **fitted,
-            "target_digest": about["index_digest"],
-            "feature_dtype": about["dtype"],
-            "input_min": float(about["input_min"]),
-            "input_max": float(about["input_max"]),
-        }
-        for target, about in evaluated.items()
-    }
+    targets = {name: Side.of(read_parquet(index), labels) for name, index in shift.items()}
+    return {dataset: test} | targets

@@ -6,7 +6,11 @@ Nothing here is vectorised or shares code with the library, but for the names of
 import numpy as np
 import polars as pl
 
+from crsbench.crs import Weights
 from crsbench.records import RUN_RECORD
+
+#: The weights of the paper.
+WEIGHTS = Weights((0.60, 0.25, 0.15), (0.25, 0.25, 0.25, 0.25))
 
 FRACTIONS = (0.01, 0.1, 1.0)
 PERTURBED = (("blur", 1), ("blur", 2), ("jpeg", 1))
@@ -16,29 +20,33 @@ DATASETS = ("skin", "chest")
 MISSING = ("yew", "skin")
 
 
-def slow_crs(axes, components=(0.60, 0.25, 0.15), weights=(0.25,) * 4, limits=None):
+def slow_crs(axes, components=WEIGHTS.components, weights=WEIGHTS.axes, limits=None):
     """CRS of each of a list of four-axis rows, by the formulas of the paper."""
     limits = limits or [(min(column), max(column)) for column in zip(*axes, strict=True)]
-    scaled = [
-        [
+    return [
+        slow_score(row, axes[:own] + axes[own + 1 :], limits, components, weights)
+        for own, row in enumerate(axes)
+    ]
+
+
+def slow_score(candidate, others, limits, components=WEIGHTS.components, weights=WEIGHTS.axes):
+    """CRS of one four-axis row against the others of a panel, on given anchors."""
+
+    def scaled(row):
+        return [
             min(1.0, max(0.0, (value - low) / (high - low)))
             for value, (low, high) in zip(row, limits, strict=True)
         ]
-        for row in axes
-    ]
-    scores = []
-    for i, mine in enumerate(scaled):
-        beaten = 0
-        for j, other in enumerate(scaled):
-            pairs = list(zip(mine, other, strict=True))
-            if i != j and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs):
-                beaten += 1
-        ideal = 1.0
-        for weight, value in zip(weights, mine, strict=True):
-            ideal -= weight * (1 - value) ** 2
-        parts = (beaten / (len(scaled) - 1), ideal, min(mine))
-        scores.append(sum(w * part for w, part in zip(components, parts, strict=True)))
-    return scores
+
+    mine, beaten, ideal = scaled(candidate), 0, 1.0
+    for other in map(scaled, others):
+        pairs = list(zip(mine, other, strict=True))
+        if all(a >= b for a, b in pairs) and any(a > b for a, b in pairs):
+            beaten += 1
+    for weight, value in zip(weights, mine, strict=True):
+        ideal -= weight * (1 - value) ** 2
+    parts = (beaten / len(others), ideal, min(mine))
+    return sum(w * part for w, part in zip(components, parts, strict=True))
 
 
 def run_records(seed=0):

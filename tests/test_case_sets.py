@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crsbench.cells import Labels
-from crsbench.drawn_cases import draw_label_seeds, read_drawn_cases
+from crsbench.case_sets import draw_label_seeds, read_drawn_cases
 from crsbench.files import write_parquet
+from crsbench.sides import Labels
 
 METRICS = {"n_bins": 15, "specificity": 0.9, "binary_confidence": "positive"}
 CLASSES = ["a", "b", "only in train"]
@@ -52,8 +52,8 @@ def counts(cases):
 def test_the_cases_are_the_test_side_and_all_of_the_target(files):
     cases = draw(files)
     assert list(cases) == ["skin", "elsewhere"]
-    assert list(cases["skin"].truth.samples) == [f"s{place:02d}" for place in range(8, 20)]
-    assert list(cases["elsewhere"].truth.samples) == ["t0", "t1", "t2"]
+    assert list(cases["skin"].side.samples) == [f"s{place:02d}" for place in range(8, 20)]
+    assert list(cases["elsewhere"].side.samples) == ["t0", "t1", "t2"]
 
 
 def test_groups_are_drawn_whole_and_as_many_as_there_are(files):

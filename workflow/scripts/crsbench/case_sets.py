@@ -1,13 +1,17 @@
 """The test cases of a dataset or shift target, and how often each was drawn.
 
 Law: groups (lesions, patients) are drawn with replacement, as many as there are; all cases of a
-group come with it. A class without a positive or a negative in a replicate is left out of that
+group come with it. A draw follows from the seed and the name of what is drawn, and from nothing
+else, so that every cell of a dataset, in a job of its own, sees the same cases, and all cells the
+same seeds. A class without a positive or a negative in a replicate is left out of that
 replicate's macro averages, for all encoders alike, and counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,8 +19,12 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from crsbench.errors import DataError
-from crsbench.evaluation import Scorer, Scoring, Truth
+from crsbench.evaluation import Scorer, Scoring
+from crsbench.files import read_parquet
 from crsbench.metrics import binary_top_label, log_odds, top_label
+from crsbench.provenance import generator
+from crsbench.resampling import draw_multisets
+from crsbench.sides import Labels, Side, read_evaluated, read_sides
 from crsbench.weighted_metrics import (
     GroupDraws,
     draw_groups,
@@ -49,7 +57,7 @@ class CaseSet:
 
     Attributes
     ----------
-    truth, scoring
+    side, scoring
         Samples and labels, and how predictions of them are scored.
     groups
         Group of each case, 0 to G - 1, shape (N,).
@@ -57,25 +65,20 @@ class CaseSet:
         How often each group was drawn in R replicates.
     """
 
-    truth: Truth
+    side: Side
     scoring: Scoring
     groups: Integers
     draws: GroupDraws
 
     @cached_property
-    def labels(self) -> Floats:
-        """One column of 1, 0 and NaN (masked) a class, shape (N, C)."""
-        return Scorer(self.truth, self.scoring).truth
-
-    @cached_property
     def kept(self) -> Bools:
         """Which classes count at all, shape (C,)."""
-        return Scorer(self.truth, self.scoring).kept
+        return Scorer(self.side, self.scoring).kept
 
     @cached_property
     def present(self) -> Bools:
         """Which classes count in each replicate, shape (R, C)."""
-        return outcomes_present(self.labels, groups=self.groups, draws=self.draws) & self.kept
+        return outcomes_present(self.side.truth, groups=self.groups, draws=self.draws) & self.kept
 
     def class_auroc(self, logits: Floats) -> Floats:
         """Return the AUROC of each class in each replicate, (R, C); NaN where it does not count."""
@@ -83,17 +86,20 @@ class CaseSet:
         values = np.full(self.present.shape, np.nan)
         for column in np.flatnonzero(self.kept & ~np.isnan(logits).any(axis=0)):
             values[:, column] = weighted_auroc(
-                decisions[:, column], self.labels[:, column], groups=self.groups, draws=self.draws
+                decisions[:, column],
+                self.side.truth[:, column],
+                groups=self.groups,
+                draws=self.draws,
             )
         return values
 
     def ece(self, logits: Floats) -> Floats:
         """Return the expected calibration error in each replicate, (R,); macro over labels."""
         if self.scoring.task != "multilabel":
-            return self._column_ece(*top_label(softmax(logits, axis=1), self.truth.labels))
+            return self._column_ece(*top_label(softmax(logits, axis=1), self.side.labels))
         values = np.full(self.present.shape, np.nan)
         for column in np.flatnonzero(self.kept & ~np.isnan(logits).any(axis=0)):
-            positive, outcome = expit(logits[:, column]), self.labels[:, column]
+            positive, outcome = expit(logits[:, column]), self.side.truth[:, column]
             if self.scoring.binary_confidence == "max":
                 positive, outcome = binary_top_label(positive, outcome)
             values[:, column] = self._column_ece(positive, outcome)
@@ -120,7 +126,7 @@ def macro_average(values: Floats, present: Bools) -> Floats:
 
 
 def draw_cases(
-    truth: Truth,
+    side: Side,
     groups: Sequence[str],
     scoring: Scoring,
     *,
@@ -131,7 +137,7 @@ def draw_cases(
 
     Parameters
     ----------
-    truth
+    side
         Samples and labels.
     groups
         The group of each sample: lesion, patient, duplicate cluster.
@@ -140,11 +146,71 @@ def draw_cases(
     generator
         Seeded by the dataset and nothing else, so that every cell sees the same draws.
     """
-    if len(groups) != len(truth.samples):
-        raise DataError(f"{len(groups)} groups for {len(truth.samples)} test cases")
+    if len(groups) != len(side.samples):
+        raise DataError(f"{len(groups)} groups for {len(side.samples)} test cases")
     names, places = np.unique(np.asarray(groups, str), return_inverse=True)
     draws = draw_groups(len(names), n_replicates=n_replicates, generator=generator)
-    return CaseSet(truth, scoring, places, draws)
+    return CaseSet(side, scoring, places, draws)
+
+
+def read_drawn_cases(
+    dataset: str,
+    *,
+    index: str | Path,
+    split: str | Path,
+    shift: Mapping[str, str | Path],
+    labels: Labels,
+    metrics: Mapping[str, Any],
+    n_replicates: int,
+    seed: int,
+) -> dict[str, CaseSet]:
+    """Read the test side of a dataset and its shift targets, and draw their groups.
+
+    Parameters
+    ----------
+    dataset, index, split
+        The dataset, its index and its split.
+    shift
+        The index of each shift target.
+    labels
+        What the dataset's labels mean.
+    metrics
+        The settings ``metrics``.
+    n_replicates
+        Replicates to draw.
+    seed
+        What the draws follow from, beside the names.
+
+    Returns
+    -------
+    The drawn cases by name, the dataset first.
+    """
+    sides = read_sides(index, split, labels=labels)
+    scoring = Scoring.of(labels, sides, metrics)
+    evaluated = read_evaluated(dataset, sides["test"], shift=shift, labels=labels)
+    indexes = {dataset: index, **shift}
+    return {
+        name: draw_cases(
+            side,
+            _groups(side, indexes[name]),
+            scoring,
+            n_replicates=n_replicates,
+            generator=generator("case bootstrap", "cases", name, seed),
+        )
+        for name, side in evaluated.items()
+    }
+
+
+def _groups(side: Side, index: str | Path) -> list[str]:
+    group_of = dict(read_parquet(index).select("sample", "group").iter_rows())
+    return [group_of[sample] for sample in side.samples]
+
+
+def draw_label_seeds(seeds: Sequence[int], *, n_replicates: int, seed: int) -> dict[int, Integers]:
+    """Draw the benchmark's seeds for the crossed bootstrap: how often each, shape (R,)."""
+    random = generator("case bootstrap", "label subsamples", seed)
+    counts = draw_multisets(len(seeds), n_replicates=n_replicates, generator=random)
+    return dict(zip(seeds, counts.T, strict=True))
 
 
 def count_absences(dataset: str, cases: Mapping[str, CaseSet]) -> pl.DataFrame:

@@ -1,0 +1,77 @@
+"""A job: its log has the traceback, the terminal one message, and provenance says what ran."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import logging, types, warnings
+from crsbench.errors import DataError
+from crsbench.jobs import job
+
+snakemake = types.SimpleNamespace(
+    rule="index",
+    log=types.SimpleNamespace(job="logs/index.log", provenance="provenance/index.json"),
+    threads=1,
+    wildcards={{"dataset": "skin"}},
+    params={{"verify": "full"}},
+)
+with job(snakemake):
+    logging.getLogger("crsbench.somewhere").info("three images")
+    {body}
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(body):
+        return subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(body=body)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ('DataError("labels.csv: row 3 has no path")', "labels.csv: row 3 has no path"),
+        ('ValueError("a fault")', "ValueError: a fault"),
+    ],
+)
+def test_a_failure_is_one_message_on_the_terminal_and_a_traceback_in_the_log(
+    run, tmp_path, error, message
+):
+    ended = run(f"raise {error}")
+    assert ended.returncode == 1
+    assert ended.stderr == f"crsbench: index: {message}\n  log: logs/index.log\n"
+    log = (tmp_path / "logs" / "index.log").read_text(encoding="utf-8")
+    assert "Traceback (most recent call last)" in log
+    assert message.removeprefix("ValueError: ") in log
+    assert "three images" in log
+    assert not (tmp_path / "provenance").exists()
+
+
+def test_a_job_that_ends_well_leaves_its_log_and_provenance_and_says_nothing(run, tmp_path):
+    ended = run("pass")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    log = (tmp_path / "logs" / "index.log").read_text(encoding="utf-8")
+    assert "crsbench.somewhere: three images" in log
+    provenance = json.loads((tmp_path / "provenance" / "index.json").read_text("utf-8"))
+    assert provenance["rule"] == "index"
+    assert provenance["wildcards"] == {"dataset": "skin"}
+    assert provenance["params"] == {"verify": "full"}
+    assert provenance["threads"] == 1
+    assert {"numpy", "polars", "torch"} <= set(provenance["packages"])
+
+
+def test_warnings_are_in_the_log(run, tmp_path):
+    run('warnings.warn("an odd file", stacklevel=1)')
+    log = (tmp_path / "logs" / "index.log").read_text(encoding="utf-8")
+    assert "UserWarning: an odd file" in log
