@@ -165,7 +165,7 @@ def test_a_name_in_two_files_is_refused_with_both_files(tmp_path):
     [
         ("label: My ViT", "lable: My ViT", r"own\.yaml: encoder my_vit: lable: unknown key.*label"),
         ("  label: My ViT\n", "", "my_vit: label: missing"),
-        ("loader: timm", "loader: Timm!", "my_vit: loader: .*got 'Timm!'"),
+        ("loader: timm", "loader: Timm!", "my_vit: loader: 'Timm!' is unknown; allowed: .*timm"),
         (".augreg_in21k_ft_in1k", "", "no weight tag"),
         ("bicubic", "cubic", r"transform\.1\.resize\.interpolation: .*'bicubic'.*got 'cubic'"),
         ("half", "halves", "'halves' names no statistics; allowed: imagenet, clip, half"),

@@ -183,12 +183,6 @@ def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
         checkpoint.read_checkpoint(path, "x")
 
 
-def test_a_card_without_a_loader_module_says_which_there_are(tmp_path):
-    card = edited(CARDS["tiny_vit"], loader="no_such")
-    with pytest.raises(WeightsError, match=r"no loader 'no_such'; available: .*timm"):
-        write_weights(card, tmp_path / "weights.safetensors")
-
-
 def test_available_loaders_are_those_that_build():
     assert {"timm", "efficientnet_lite", "statistics"} <= set(loader_names())
     assert not {"checkpoint", "untrained"} & set(loader_names())

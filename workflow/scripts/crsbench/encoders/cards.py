@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from crsbench.config import Model, describe_errors, read_yaml
 from crsbench.errors import ConfigError
@@ -263,6 +263,19 @@ def _tagged_steps(value: Any) -> Any:
 Transform = Annotated[tuple[Step, ...], BeforeValidator(_tagged_steps)]
 
 
+def loader_names() -> list[str]:
+    """Return the names that a card's ``loader`` can have."""
+    shared = {"__init__", "checkpoint", "untrained"}
+    folder = Path(__file__).parent / "loaders"
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)
+
+
+def _known_loader(name: str) -> str:
+    if name not in loader_names():
+        raise ValueError(f"{name!r} is unknown; allowed: {', '.join(loader_names())}")
+    return name
+
+
 class EncoderCard(Model):
     """An encoder as released: identity, weights, input transform and feature.
 
@@ -305,7 +318,7 @@ class EncoderCard(Model):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
     label: Annotated[str, Field(min_length=1)]
-    loader: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+    loader: Annotated[str, AfterValidator(_known_loader)]
     architecture: Annotated[str, Field(min_length=1)]
     weights: Annotated[Weights, BeforeValidator(lambda value: _tagged("kind", value))]
     transform: Transform
@@ -436,23 +449,7 @@ def load_cards(paths: Iterable[str | Path]) -> dict[str, EncoderCard]:
                 )
             homes[name] = path
             cards[name] = _read_card(name, entry, path)
-            _check_loader(cards[name], path)
     return cards
-
-
-def loader_names() -> list[str]:
-    """Return the names that a card's ``loader`` can have."""
-    shared = {"__init__", "checkpoint", "untrained"}
-    folder = Path(__file__).parent / "loaders"
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)
-
-
-def _check_loader(card: EncoderCard, path: Path) -> None:
-    if card.loader not in loader_names():
-        raise ConfigError(
-            f"{path}: encoder {card.name}: loader: {card.loader!r} is unknown; "
-            f"allowed: {', '.join(loader_names())}"
-        )
 
 
 def _read_card(name: str, entry: Any, path: Path) -> EncoderCard:
