@@ -23,8 +23,8 @@ from threadpoolctl import threadpool_limits
 from crsbench.case_sets import CaseSet, draw_cases
 from crsbench.cell_arrays import observed_cells
 from crsbench.crs import Weights, aggregate
+from crsbench.digests import generator
 from crsbench.evaluation import Scoring
-from crsbench.provenance import generator
 from crsbench.records import RUN_RECORD, Cell, conditions, enumerate_run_keys
 from crsbench.score_bootstrap import (
     ScoreReplicates,

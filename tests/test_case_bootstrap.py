@@ -18,9 +18,9 @@ from crsbench.case_bootstrap import (
 )
 from crsbench.case_sets import ABSENCES, CaseSet, count_absences, draw_cases
 from crsbench.crs import AXES
+from crsbench.digests import generator
 from crsbench.errors import DataError
 from crsbench.evaluation import Scoring, evaluate_cell
-from crsbench.provenance import generator
 from crsbench.records import RunKey
 from crsbench.resampling import draw_multisets
 from crsbench.score_bootstrap import interval_table

@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from crsbench.digests import generator
 from crsbench.errors import CrsBenchError
-from crsbench.provenance import generator
 from crsbench.resampling import (
     Replicates,
     average_over_units,

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from panel_oracle import DATASETS, ENCODERS, WEIGHTS, run_records, slow_aggregate, slow_crs
 
-from crsbench.provenance import generator
+from crsbench.digests import generator
 from crsbench.records import RUN_RECORD
 from crsbench.resampling import draw_multisets, enumerate_multisets, mean, quantiles
 from crsbench.score_bootstrap import (

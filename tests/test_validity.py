@@ -11,8 +11,8 @@ from panel_oracle import WEIGHTS, slow_crs
 from scipy import stats
 
 from crsbench.crs import AXES, COMPONENTS
+from crsbench.digests import generator
 from crsbench.errors import CrsBenchError
-from crsbench.provenance import generator
 from crsbench.validity import (
     INSERTIONS,
     PANELS,

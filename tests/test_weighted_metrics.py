@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from crsbench.digests import generator
 from crsbench.errors import CrsBenchError
 from crsbench.metrics import expected_calibration_error
-from crsbench.provenance import generator
 from crsbench.weighted_metrics import (
     GroupDraws,
     draw_groups,

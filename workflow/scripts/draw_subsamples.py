@@ -2,9 +2,9 @@
 
 import json
 
+from crsbench.digests import frame_digest
 from crsbench.files import read_metadata, read_parquet, write_parquet
 from crsbench.jobs import job
-from crsbench.provenance import frame_digest
 from crsbench.splits import check_no_leak, class_notes, label_subsamples
 
 with job(snakemake):

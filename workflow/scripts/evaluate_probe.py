@@ -2,11 +2,11 @@
 
 import json
 
+from crsbench.digests import digest
 from crsbench.evaluation import Scoring, evaluate_cell
 from crsbench.files import read_metadata, read_parquet
 from crsbench.jobs import job
 from crsbench.plan import planned_keys
-from crsbench.provenance import digest
 from crsbench.records import RUN_RECORD, write_records
 from crsbench.sides import Labels, read_evaluated, read_sides
 

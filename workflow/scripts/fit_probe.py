@@ -5,6 +5,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from crsbench.digests import frame_digest
 from crsbench.features.table import read_features
 from crsbench.files import read_parquet, write_parquet
 from crsbench.jobs import job
@@ -14,7 +15,6 @@ from crsbench.probes.cell import (
     probe_cell,
     read_evaluated_sets,
 )
-from crsbench.provenance import frame_digest
 from crsbench.sides import Labels, read_evaluated, read_sides
 
 with job(snakemake):

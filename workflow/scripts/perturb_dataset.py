@@ -2,10 +2,10 @@
 
 import polars as pl
 
+from crsbench.digests import frame_digest
 from crsbench.files import read_metadata, read_parquet, write_parquet
 from crsbench.jobs import job
 from crsbench.manifest import perturbation_manifest
-from crsbench.provenance import frame_digest
 
 with job(snakemake):
     split = read_parquet(snakemake.input.split).filter(pl.col("side") == "test")

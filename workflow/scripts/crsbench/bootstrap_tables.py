@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import polars as pl
 
 from crsbench.crs import Weights
-from crsbench.provenance import generator
+from crsbench.digests import generator
 from crsbench.reference import AGGREGATE
 from crsbench.score_bootstrap import (
     ScoreReplicates,

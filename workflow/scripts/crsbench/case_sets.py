@@ -18,11 +18,11 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from crsbench.digests import generator
 from crsbench.errors import DataError
 from crsbench.evaluation import Scorer, Scoring
 from crsbench.files import read_parquet
 from crsbench.metrics import binary_top_label, log_odds, top_label
-from crsbench.provenance import generator
 from crsbench.resampling import draw_multisets
 from crsbench.sides import Labels, Side, read_evaluated, read_sides
 from crsbench.weighted_metrics import (

@@ -18,8 +18,8 @@ import polars as pl
 
 from crsbench.crs import AXES, Anchors, Floats, Weights, score_cohort
 from crsbench.decisions import decisions, rank_moves
+from crsbench.digests import generator
 from crsbench.errors import CrsBenchError
-from crsbench.provenance import generator
 from crsbench.rankings import mid_ranks, spearman
 from crsbench.reference import AGGREGATE, NORMALISED, Member, Reference, tabulate_cells
 from crsbench.validity import insertions, panels, summarise_agreement, weight_draws

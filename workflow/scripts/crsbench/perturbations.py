@@ -54,8 +54,8 @@ from PIL import Image, features
 from scipy.special import ndtri
 
 from crsbench.config import PERTURBATIONS
+from crsbench.digests import digest
 from crsbench.errors import ConfigError, DataError
-from crsbench.provenance import digest
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]

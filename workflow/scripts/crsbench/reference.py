@@ -33,9 +33,9 @@ from crsbench.crs import (
     replicate_anchors,
     why_undefined,
 )
+from crsbench.digests import digest
 from crsbench.errors import CrsBenchError
 from crsbench.files import write_json
-from crsbench.provenance import digest
 
 AGGREGATE = "aggregate"
 RAW, NORMALISED = "raw", "normalised"

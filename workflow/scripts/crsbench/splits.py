@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from crsbench.digests import frame_digest, generator
 from crsbench.errors import DataError
-from crsbench.provenance import frame_digest, generator
 from crsbench.stratification import UNPLACED, Units, fill, represent
 
 #: Sides of the split, in the order in which they get an example of a rare class.

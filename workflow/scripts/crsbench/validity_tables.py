@@ -15,7 +15,7 @@ from crsbench.cell_arrays import cell_array, observed_cells, why_no_crs
 from crsbench.config import Validity
 from crsbench.crs import AXES, Weights, aggregate, score_cohort
 from crsbench.decisions import decisions, informativeness, rank_moves, reversed_pairs
-from crsbench.provenance import generator
+from crsbench.digests import generator
 from crsbench.reference import AGGREGATE
 from crsbench.sensitivity import (
     complete_members,

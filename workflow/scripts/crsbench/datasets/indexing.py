@@ -29,11 +29,11 @@ from crsbench.datasets.tables import (
     read_table,
     without_repeats,
 )
+from crsbench.digests import digest, frame_digest
 from crsbench.errors import DataError
 from crsbench.files import sha256_file, write_csv
 from crsbench.images import SUFFIXES, ImageReport, inspect_images
 from crsbench.progress import progress
-from crsbench.provenance import digest, frame_digest
 
 #: `sha256` is that of the image file, null with ``verify: size``: other pixels, another index.
 INDEX_SCHEMA = pl.Schema(LISTING_SCHEMA | {"duplicate_cluster": pl.String(), "sha256": pl.String()})

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from crsbench.config import Model, describe_errors, read_yaml
+from crsbench.digests import digest
 from crsbench.errors import ConfigError
-from crsbench.provenance import digest
 
 Pixels = Annotated[int, Field(gt=0)]
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]

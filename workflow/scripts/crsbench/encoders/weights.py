@@ -16,11 +16,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from crsbench.digests import digest
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders.checkpoint import State, check_tensors
 from crsbench.errors import WeightsError
 from crsbench.files import written_atomically
-from crsbench.provenance import digest
 
 LOADERS = "crsbench.encoders.loaders"
 

@@ -20,13 +20,13 @@ import numpy as np
 import polars as pl
 import torch
 
+from crsbench.digests import digest
 from crsbench.encoders.cards import EncoderCard, card_digest, transform_digest
 from crsbench.encoders.transforms import build_transform
 from crsbench.encoders.weights import LoadedEncoder
 from crsbench.errors import ConfigError, CrsBenchError, DataError
 from crsbench.features.table import check_finite, write_features
 from crsbench.images import canonical_image
-from crsbench.provenance import digest
 
 #: Largest change of a float32 feature with the batch size, relative to the largest absolute value.
 BATCH_TOLERANCE = 1e-4

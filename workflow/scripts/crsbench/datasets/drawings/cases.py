@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crsbench.provenance import generator
+from crsbench.digests import generator
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from PIL import Image
 from crsbench.datasets.drawings import canvas
 from crsbench.datasets.drawings.canvas import Array
 from crsbench.datasets.drawings.cases import Case, quotas, subject_sizes
-from crsbench.provenance import generator
+from crsbench.digests import generator
 
 KIND = "dermoscopy"
 #: Class and its share of the images.

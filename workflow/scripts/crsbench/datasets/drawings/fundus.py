@@ -12,7 +12,7 @@ from PIL import Image
 from crsbench.datasets.drawings import canvas
 from crsbench.datasets.drawings.canvas import Array
 from crsbench.datasets.drawings.cases import Case, quotas
-from crsbench.provenance import generator
+from crsbench.digests import generator
 
 KIND = "fundus"
 #: Grade, mildest first, and its share of the patients.

@@ -16,7 +16,7 @@ from PIL import Image
 from crsbench.datasets.drawings import canvas
 from crsbench.datasets.drawings.canvas import Array
 from crsbench.datasets.drawings.cases import Case, subject_sizes
-from crsbench.provenance import generator
+from crsbench.digests import generator
 
 LABELS = (
     "No Finding",

@@ -20,6 +20,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from crsbench.digests import digest
 from crsbench.encoders.cards import (
     DriveWeights,
     EncoderCard,
@@ -29,7 +30,6 @@ from crsbench.encoders.cards import (
 )
 from crsbench.errors import WeightsError
 from crsbench.files import sha256_file
-from crsbench.provenance import digest
 
 State = dict[str, torch.Tensor]
 TIMEOUT_S = 30

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from crsbench.digests import generator
 from crsbench.encoders.cards import RandomWeights
 from crsbench.encoders.loaders.checkpoint import Source, State
-from crsbench.provenance import generator
 
 
 def load_source(module: nn.Module, weights: RandomWeights) -> tuple[State, Source]:
