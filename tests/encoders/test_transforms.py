@@ -189,8 +189,15 @@ def test_anything_but_rgb_bytes_is_refused(pixels):
 
 def test_an_image_larger_than_its_pad_is_refused():
     steps = [{"convert": "RGB"}, {"pad": {"to": 8, "fill": 0}}, {"scale": "unit"}]
-    entry = {"name": "x", "label": "x", "loader": "statistics", "architecture": "x", "weights": "none"}
-    card = EncoderCard.model_validate({**entry, "transform": steps})
+    entry = {
+        "name": "x",
+        "label": "x",
+        "loader": "statistics",
+        "architecture": "x",
+        "weights": "none",
+        "transform": steps,
+    }
+    card = EncoderCard.model_validate(entry)
     assert build_transform(card.transform)(picture(3, 8)).shape == (3, 8, 8)
     with pytest.raises(ValueError, match="does not fit into a pad of 8 px"):
         build_transform(card.transform)(picture(3, 9))
