@@ -79,6 +79,7 @@ def test_every_layout_gives_the_same_samples(tmp_path, definition, layout):
     result = build_index(
         definition,
         conflicting_labels="drop_conflicting",
+        near_duplicates=12,
         verify="full",
         threads=1,
         unusable=tmp_path / "unusable.csv",

@@ -51,6 +51,7 @@ def index(definition: DatasetDefinition) -> IndexResult:
     return build_index(
         definition,
         conflicting_labels="drop_conflicting",
+        near_duplicates=12,
         verify="full",
         threads=1,
         unusable=definition.root / "unusable.csv",

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from crsbench.datasets.definitions import DatasetDefinition
+from crsbench.datasets.duplicates import DUPLICATES_SCHEMA
 from crsbench.datasets.indexing import (
     IMAGES_SCHEMA,
     INDEX_SCHEMA,
@@ -47,7 +48,12 @@ def dataset(root: Path, rows: list[tuple[str, str, str, int]], **changes) -> Dat
 
 
 def index(definition: DatasetDefinition, **changes) -> IndexResult:
-    choices = {"conflicting_labels": "drop_conflicting", "verify": "full", "threads": 2}
+    choices = {
+        "conflicting_labels": "drop_conflicting",
+        "near_duplicates": 12,
+        "verify": "full",
+        "threads": 2,
+    }
     unusable = definition.root / "unusable.csv"
     return build_index(definition, unusable=unusable, **{**choices, **changes})
 
@@ -67,6 +73,7 @@ def test_tables_have_their_schemas(tmp_path):
     assert result.index.schema == INDEX_SCHEMA
     assert result.exclusions.schema == EXCLUSIONS_SCHEMA
     assert result.images.schema == IMAGES_SCHEMA
+    assert result.duplicates.schema == DUPLICATES_SCHEMA
 
 
 def test_identical_images_share_a_cluster_and_join_their_groups(tmp_path):
@@ -142,6 +149,58 @@ def test_the_order_of_rows_and_files_changes_nothing(tmp_path):
     assert first.index.equals(second.index)
     assert first.exclusions.equals(second.exclusions)
     assert first.images.equals(second.images)
+    assert first.duplicates.equals(second.duplicates)
+
+
+def lookalikes(root: Path) -> DatasetDefinition:
+    """Write two pictures, and of the first a smaller copy of another patient and another label."""
+    rows = [("a", "g2", "benign", 1), ("b", "g1", "malignant", 1), ("c", "g3", "benign", 2)]
+    definition = dataset(root, rows)
+    for name, _, _, seed in rows:
+        noise = np.random.default_rng(seed).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        picture = Image.fromarray(noise).resize((200, 160), Image.Resampling.BICUBIC)
+        picture.resize((100, 80) if name == "b" else picture.size).save(root / f"{name}.png")
+    return definition
+
+
+def test_images_that_look_alike_join_their_groups_and_stay_whatever_their_labels(tmp_path):
+    result = index(lookalikes(tmp_path))
+    assert result.index.select("sample", "group", "duplicate_cluster").rows() == [
+        ("a", "g1", "a"),
+        ("b", "g1", "a"),
+        ("c", "g3", None),
+    ]
+    assert result.exclusions.is_empty()
+    columns = ("sample", "like", "kind", "same_group", "same_labels")
+    assert result.duplicates.select(columns).rows() == [("b", "a", "similar", False, False)]
+
+
+def test_images_that_look_alike_can_be_left_as_they_are(tmp_path):
+    found = index(lookalikes(tmp_path), near_duplicates=None)
+    assert found.index["group"].to_list() == ["g2", "g1", "g3"]
+    assert found.duplicates.is_empty()
+
+
+def test_images_that_look_alike_are_not_looked_for_without_a_decode_and_the_log_says_so(
+    tmp_path, caplog
+):
+    found = index(lookalikes(tmp_path), verify="size")
+    assert found.duplicates.is_empty()
+    assert "clinic: images that look alike are not looked for, since verify: size" in caplog.text
+
+
+def test_an_image_can_look_like_identical_ones(tmp_path):
+    definition = lookalikes(tmp_path)
+    (tmp_path / "d.png").write_bytes((tmp_path / "a.png").read_bytes())
+    with (tmp_path / "labels.csv").open("a") as labels:
+        labels.write("\nd,d.png,g4,benign")
+    result = index(definition)
+    assert result.index["duplicate_cluster"].to_list() == ["a", "a", None, "a"]
+    assert result.index["group"].to_list() == ["g1", "g1", "g3", "g1"]
+    assert result.duplicates.select("sample", "like", "kind").rows() == [
+        ("b", "a", "similar"),
+        ("d", "a", "identical"),
+    ]
 
 
 def test_verification_changes_nothing_in_the_index_but_the_digests_of_files(tmp_path):

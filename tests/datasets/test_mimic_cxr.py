@@ -104,6 +104,7 @@ def test_only_the_test_patients_folders_are_looked_at(definition, tmp_path):
     result = build_index(
         definition,
         conflicting_labels="drop_conflicting",
+        near_duplicates=12,
         verify="size",
         threads=1,
         unusable=tmp_path / "unusable.csv",

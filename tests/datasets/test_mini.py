@@ -1,13 +1,17 @@
 """Small real images in the official layouts, with the defects that they really have."""
 
+import io
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
+from PIL import Image
 
 from crsbench.datasets.definitions import load_definitions
 from crsbench.datasets.indexing import IndexResult, build_index
+from crsbench.likeness import perceptual_hash
 
 ROOT = Path(__file__).parents[2]
 MINI = ROOT / ".." / "shared" / "mini"
@@ -31,6 +35,7 @@ def index(name: str, policy: str = "drop_conflicting") -> IndexResult:
     return build_index(
         definitions[name],
         conflicting_labels=policy,
+        near_duplicates=12,
         verify="full" if policy == "drop_conflicting" else "size",
         threads=2,
         unusable=Path("unusable.csv"),
@@ -71,6 +76,30 @@ def test_identical_radiographs_are_found_within_their_patients():
     ]
     pair = index("mimic_cxr").index.drop_nulls("duplicate_cluster")
     assert pair["group"].to_list() == ["11543239", "11543239"]
+
+
+@pytest.mark.parametrize(
+    ("name", "n_pairs"), [("isic2019", 0), ("aptos2019", 6), ("chexpert", 1), ("mimic_cxr", 1)]
+)
+def test_the_pairs_are_listed_and_no_other_picture_looks_like_one_of_them(name, n_pairs):
+    pairs = index(name).duplicates
+    assert pairs["kind"].to_list() == ["identical"] * n_pairs
+    assert pairs.filter(~pl.col("same_labels"))["sample"].len() == (3 if n_pairs == 6 else 0)
+
+
+@pytest.mark.parametrize("name", ["isic2019", "aptos2019", "chexpert", "mimic_cxr"])
+def test_half_the_size_and_encoded_again_a_picture_is_still_like_itself_and_no_other(name):
+    images = index(name).images.filter(pl.col("perceptual_hash").is_unique())
+    hashes = np.array([list(bytes.fromhex(digits)) for digits in images["perceptual_hash"]])
+    root = load_definitions([ROOT / "config/datasets.yaml"], data_root=MINI)[name].root
+    for position in range(0, images.height, 100):
+        with Image.open(root / images["path"][position]) as original:
+            half = original.convert("RGB").resize([side // 2 for side in original.size])
+        buffer = io.BytesIO()
+        half.save(buffer, "JPEG", quality=75)
+        copy = np.array(list(bytes.fromhex(perceptual_hash(Image.open(buffer)))))
+        near = np.unpackbits((hashes ^ copy).astype(np.uint8), axis=1).sum(axis=1) <= 12
+        assert np.flatnonzero(near).tolist() == [position]
 
 
 def test_the_shifted_institution_has_two_findings():

@@ -24,6 +24,7 @@ rule index:
         index=f"{STORE}/data/{{dataset}}/index.parquet",
         exclusions=f"{STORE}/data/{{dataset}}/exclusions.csv",
         images=f"{STORE}/data/{{dataset}}/images.csv",
+        duplicates=f"{STORE}/data/{{dataset}}/duplicates.csv",
     log:
         job=f"{STORE}/logs/data/{{dataset}}/index.log",
         provenance=f"{STORE}/provenance/data/{{dataset}}/index.json",
@@ -34,6 +35,7 @@ rule index:
     params:
         definition=lambda wildcards: PLAN.definition_json(wildcards.dataset),
         conflicting_labels=SETTINGS.conflicting_labels,
+        near_duplicates=SETTINGS.near_duplicates,
         verify=SETTINGS.verify,
         code=lambda wildcards: code("index_dataset.py", PLAN.adapter_module(wildcards.dataset)),
     script:

@@ -12,11 +12,13 @@ with job(snakemake):
     result = build_index(
         definition,
         conflicting_labels=snakemake.params.conflicting_labels,
+        near_duplicates=snakemake.params.near_duplicates,
         verify=snakemake.params.verify,
         threads=snakemake.threads,
         unusable=Path(snakemake.output.index).with_name("unusable.csv"),  # only on failure
     )
     write_csv(result.exclusions, snakemake.output.exclusions)
     write_csv(result.images, snakemake.output.images)
+    write_csv(result.duplicates, snakemake.output.duplicates)
     metadata = index_metadata(definition, result.index)
     write_parquet(result.index, snakemake.output.index, metadata=metadata)

@@ -166,6 +166,7 @@ class Settings(Model):
     split: Split
     uncertain: Literal["mask", "zeros", "ones", "mixed"]
     conflicting_labels: Literal["drop_conflicting", "keep"]
+    near_duplicates: Annotated[int, Field(ge=0, le=24)] | None
     max_side_px: Annotated[int, Field(gt=0)]
     severities: Severities
     logistic: Logistic

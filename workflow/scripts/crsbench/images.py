@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
 from crsbench.errors import DataError
+from crsbench.likeness import perceptual_hash
 
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
@@ -64,6 +65,9 @@ class ImageReport:
         Why the picture cannot be used; None if it can.
     sha256
         Digest of the file's bytes; None where they were not read.
+    perceptual_hash
+        What the picture looks like (`crsbench.likeness`); None where it was not decoded, or is of
+        a single shade.
     """
 
     bytes: int
@@ -73,6 +77,7 @@ class ImageReport:
     note: str
     problem: str | None
     sha256: str | None = None
+    perceptual_hash: str | None = None
 
 
 class _UnusableError(Exception):
@@ -135,7 +140,8 @@ def inspect_image(path: str | Path) -> ImageReport:
         image, mode, notes = _upright(raw)
     except _UnusableError as error:
         return ImageReport(len(raw), error.mode, None, None, "", str(error), sha256)
-    return ImageReport(len(raw), mode, *image.size, "; ".join(notes), None, sha256)
+    note = "; ".join(notes)
+    return ImageReport(len(raw), mode, *image.size, note, None, sha256, perceptual_hash(image))
 
 
 def inspect_images(paths: Sequence[Path], *, threads: int) -> Iterator[ImageReport]:

@@ -26,7 +26,7 @@ from crsbench.files import write_json
 
 _LOG = logging.getLogger(__name__)
 _RECORDED_PACKAGES = (
-    "numpy", "pillow", "polars", "scikit-learn", "scipy", "snakemake", "timm", "torch",
+    "imagehash", "numpy", "pillow", "polars", "scikit-learn", "scipy", "snakemake", "timm", "torch",
 )  # fmt: skip
 
 

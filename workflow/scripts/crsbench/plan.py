@@ -33,8 +33,8 @@ from crsbench.reference import load_reference
 
 #: Settings that the records carry: those that can change a number in them.
 _PROTOCOL = (
-    "split", "uncertain", "conflicting_labels", "max_side_px", "severities", "logistic", "metrics",
-    "label_fractions",
+    "split", "uncertain", "conflicting_labels", "near_duplicates", "max_side_px", "severities",
+    "logistic", "metrics", "label_fractions",
 )  # fmt: skip
 #: Settings that files of the store depend on: a run that shares it cannot have its own.
 _OF_THE_STORE = (*_PROTOCOL, "shift", "seeds", "perturbations", "verify")

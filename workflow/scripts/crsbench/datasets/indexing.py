@@ -5,10 +5,12 @@ The law of an index:
 - One row is one image that can be used; whatever else was found stands in the exclusions, by name
   where something is wrong with it, and as a count where a rule of the protocol leaves it out.
 - The order of rows, files and columns changes nothing.
-- Byte-identical images share a duplicate cluster, and a cluster lies within one group.
+- Images that are identical or look alike share a duplicate cluster, and a cluster lies within one
+  group.
 """
 
 import json
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -20,6 +22,12 @@ from typing import Literal
 import polars as pl
 
 from crsbench.datasets.definitions import DatasetDefinition, load_adapter, missing_data
+from crsbench.datasets.duplicates import (
+    duplicates_table,
+    find_similar,
+    join_clusters,
+    merge_groups,
+)
 from crsbench.datasets.tables import (
     EXCLUSIONS_SCHEMA,
     LISTING_SCHEMA,
@@ -46,20 +54,23 @@ IMAGES_SCHEMA = pl.Schema(
         "width_px": pl.Int64(),
         "height_px": pl.Int64(),
         "sha256": pl.String(),
+        "perceptual_hash": pl.String(),
         "note": pl.String(),
     }
 )
 
+_LOG = logging.getLogger(__name__)
 _N_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class IndexResult:
-    """The index of a dataset, sorted by sample, and what was left out or converted."""
+    """The index of a dataset, sorted by sample, and what was left out, converted or alike."""
 
     index: pl.DataFrame
     exclusions: pl.DataFrame
     images: pl.DataFrame
+    duplicates: pl.DataFrame
 
 
 def index_metadata(definition: DatasetDefinition, index: pl.DataFrame) -> dict[str, str]:
@@ -76,6 +87,7 @@ def build_index(
     definition: DatasetDefinition,
     *,
     conflicting_labels: Literal["drop_conflicting", "keep"],
+    near_duplicates: int | None,
     verify: Literal["full", "size"],
     threads: int,
     unusable: Path,
@@ -89,6 +101,9 @@ def build_index(
     conflicting_labels
         What happens to byte-identical images with different labels: all are dropped and listed,
         or all are kept in one group.
+    near_duplicates
+        In how many of 256 bits the perceptual hashes of two images may differ for them to be kept
+        in one group; None looks for identical files only. It needs ``verify: full``.
     verify
         Decode every image (``full``), or only see that it is there and not empty (``size``).
     threads
@@ -100,7 +115,8 @@ def build_index(
     Returns
     -------
     IndexResult
-        Index (`INDEX_SCHEMA`), exclusions (`EXCLUSIONS_SCHEMA`) and images (`IMAGES_SCHEMA`).
+        Index (`INDEX_SCHEMA`), exclusions (`EXCLUSIONS_SCHEMA`), images (`IMAGES_SCHEMA`) and
+        pairs of duplicates (`crsbench.datasets.duplicates.DUPLICATES_SCHEMA`).
 
     Raises
     ------
@@ -123,14 +139,17 @@ def build_index(
         digests, on="sample", how="left", maintain_order="left"
     )
     index, conflicts = _resolve_conflicts(index, definition, policy=conflicting_labels)
+    similar = _find_similar(images, index, definition, near_duplicates, verify=verify)
+    index = merge_groups(join_clusters(index, similar))
     unlabelled = _unlabelled(listing, sizes)
     exclusions = pl.concat([listing.exclusions, accepted, conflicts, unlabelled])
     if index.is_empty():
         raise DataError(f"{definition.name}: no image is left after {exclusions.height} exclusions")
     return IndexResult(
-        index=_merge_groups(index).select(INDEX_SCHEMA.names()).sort("sample"),
+        index=index.select(INDEX_SCHEMA.names()).sort("sample"),
         exclusions=exclusions.sort("reason", "sample", "path", nulls_last=True),
         images=images,
+        duplicates=duplicates_table(samples, identical=clusters, similar=similar),
     )
 
 
@@ -251,6 +270,28 @@ def _find_duplicates(images: pl.DataFrame, root: Path) -> dict[str, list[str]]:
     return {samples[0]: samples for samples in identical.values() if len(samples) > 1}
 
 
+def _find_similar(
+    images: pl.DataFrame,
+    index: pl.DataFrame,
+    definition: DatasetDefinition,
+    max_distance: int | None,
+    *,
+    verify: Literal["full", "size"],
+) -> pl.DataFrame:
+    """Return the pairs of the index that look alike; of identical images the first is compared."""
+    if max_distance is not None and verify != "full":
+        _LOG.warning(
+            "%s: images that look alike are not looked for, since verify: %s does not decode all "
+            "images; with verify: full they are",
+            definition.name,
+            verify,
+        )
+        max_distance = None
+    cluster = pl.col("duplicate_cluster")
+    compared = index.filter(cluster.is_null() | (cluster == pl.col("sample")))
+    return find_similar(images.join(compared, on="sample", how="semi"), max_distance=max_distance)
+
+
 def _with_clusters(samples: pl.DataFrame, clusters: Mapping[str, list[str]]) -> pl.DataFrame:
     members = {sample: name for name, cluster in clusters.items() for sample in cluster}
     cluster = pl.col("sample").replace_strict(
@@ -285,23 +326,6 @@ def _label_text(labels: Iterable[int], definition: DatasetDefinition) -> str:
         return " ".join(definition.classes[label] for label in labels)
     named = zip(definition.classes, labels, strict=True)
     return " ".join(f"{name}={label}" for name, label in named if label) or "no finding"
-
-
-def _merge_groups(index: pl.DataFrame) -> pl.DataFrame:
-    """Join the groups that share a duplicate cluster, under the name of the first of them."""
-    parent: dict[str, str] = {}
-
-    def find(group: str) -> str:
-        while (above := parent.get(group, group)) != group:
-            group = above
-        return group
-
-    shared = index.filter(pl.col("duplicate_cluster").is_not_null())
-    for (_,), cluster in shared.group_by("duplicate_cluster"):
-        roots = sorted({find(group) for group in cluster["group"]})
-        parent.update(dict.fromkeys(roots, roots[0]))
-    merged = {group: find(group) for group in shared["group"].unique()}
-    return index.with_columns(pl.col("group").replace(merged))
 
 
 def _unlabelled(listing: Listing, sizes: Mapping[str, int]) -> pl.DataFrame:
