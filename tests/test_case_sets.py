@@ -15,7 +15,14 @@ CLASSES = ["a", "b", "only in train"]
 
 
 def write_index(path, samples, groups, labels):
-    table = pl.DataFrame({"sample": samples, "group": groups, "labels": [[v] for v in labels]})
+    table = pl.DataFrame(
+        {
+            "sample": samples,
+            "group": groups,
+            "labels": [[v] for v in labels],
+            "duplicate_cluster": pl.Series([None] * len(samples), dtype=pl.String),
+        }
+    )
     write_parquet(table, path, metadata={"task": "multiclass", "classes": json.dumps(CLASSES)})
 
 

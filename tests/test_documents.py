@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crsbench.config import read_yaml
+from crsbench.datasets.definitions import load_definitions
 from crsbench.encoders.cards import load_cards
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,14 @@ def test_the_examples_of_cards_are_valid(number, tmp_path):
     example = tmp_path / "my_encoders.yaml"
     example.write_text(blocks_of(DOCS / "add-an-encoder.md", "yaml")[number], encoding="utf-8")
     assert load_cards([ROOT / "config" / "encoders.yaml", example])
+
+
+def test_the_examples_of_datasets_are_valid(tmp_path):
+    example = tmp_path / "mine.yaml"
+    example.write_text("\n".join(blocks_of(DOCS / "add-a-dataset.md", "yaml")), encoding="utf-8")
+    read = load_definitions([ROOT / "config" / "datasets.yaml", example], data_root="data")
+    assert read["elsewhere"].shift_of == "chexpert"
+    assert read["clinic"].columns.group == "patient"
 
 
 def test_the_example_of_a_loader_has_the_two_functions(tmp_path):

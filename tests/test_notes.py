@@ -71,14 +71,17 @@ def test_samples_are_counted_by_reason_and_notes_of_tables_repeated(tmp_path):
     split = skin / "split.parquet"
     notes = json.dumps(["p: dropped from the averages, no positive in train"])
     write_parquet(pl.DataFrame({"sample": ["s4"]}), split, metadata={"notes": notes})
-    assert sample_lines([exclusions], [split]) == [
+    prevalence = skin / "prevalence.csv"
+    write_text('class,note\np,""\nq,q in test: none in one of them\n', prevalence)
+    assert sample_lines([exclusions], [split], [prevalence]) == [
         f"skin: 1 listed as 'no label' in {exclusions}",
         f"skin: 2 listed as 'unreadable' in {exclusions}",
         "skin: p: dropped from the averages, no positive in train",
+        "skin: q in test: none in one of them",
     ]
 
 
 def test_a_dataset_that_lost_nothing_has_no_line(tmp_path):
     path = tmp_path / "exclusions.csv"
     write_text("sample,path,reason\n", path)
-    assert sample_lines([path], []) == []
+    assert sample_lines([path], [], []) == []

@@ -125,10 +125,33 @@ def test_a_missing_key_is_named(tmp_path):
         load(tmp_path, clinic=without_task)
 
 
-def test_a_shift_target_has_the_classes_of_its_source(tmp_path):
-    other = ENTRY | {"classes": ["malignant", "benign"], "shift_of": "clinic"}
-    with pytest.raises(ConfigError, match=r"dataset there: shift_of: clinic has another task or o"):
-        load(tmp_path, clinic=ENTRY, there=other)
+@pytest.mark.parametrize("classes", [["malignant", "benign"], ["benign", "malignant"]])
+def test_a_shift_target_has_the_classes_of_its_source_in_any_order(tmp_path, classes):
+    other = ENTRY | {"classes": classes, "shift_of": "clinic"}
+    assert load(tmp_path, clinic=ENTRY, there=other)["there"].classes == tuple(classes)
+
+
+def test_a_shift_target_can_lack_classes(tmp_path):
+    source = ENTRY | {"classes": ["benign", "unsure", "malignant"]}
+    assert load(tmp_path, clinic=source, there=ENTRY | {"shift_of": "clinic"})["there"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ({}, {"classes": ["benign", "malign"]}, r"has no class 'malign'; classes are matched by "),
+        ({}, {"task": "ordinal"}, r"its task is multiclass, not ordinal"),
+        (
+            {"task": "ordinal", "classes": ["a", "b", "c"]},
+            {"task": "ordinal", "classes": ["c", "a"]},
+            r"has its classes in another order: a, c",
+        ),
+    ],
+)
+def test_a_shift_target_that_does_not_fit_its_source_is_an_error(tmp_path, source, target, message):
+    entries = {"clinic": ENTRY | source, "there": ENTRY | {"shift_of": "clinic"} | target}
+    with pytest.raises(ConfigError, match=rf"dataset there: shift_of: clinic:? {message}"):
+        load(tmp_path, **entries)
 
 
 def test_a_missing_definition_file_is_named():

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
 
 from crsbench.datasets.definitions import DatasetDefinition
 from crsbench.datasets.folder import read_listing
-from crsbench.datasets.indexing import IndexResult, build_index
+from crsbench.datasets.indexing import IndexResult, build_index, index_metadata
 from crsbench.errors import DataError
+from crsbench.files import write_parquet
+from crsbench.sides import Labels, read_targets
 
 HEADER = ["id", "path", "group", "label"]
 ROWS = [
@@ -182,3 +185,33 @@ def test_a_missing_folder_or_csv_is_an_error_that_says_how_to_get_the_data(tmp_p
     elsewhere = definition.model_copy(update={"root": tmp_path / "none"})
     with pytest.raises(DataError, match=r"its folder .*none does not exist.*\nAsk the clinic\."):
         index(elsewhere)
+
+
+def test_a_folder_can_be_the_shift_target_of_another_dataset_with_classes_by_name(tmp_path):
+    header = ["id", "path", "group", "edema", "fracture", "effusion"]
+    source = dataset(
+        tmp_path,
+        header=header,
+        rows=[["a", "images/a.png", "g", "1", "0", "-1"]],
+        task="multilabel",
+        classes=["effusion", "fracture", "edema"],
+    )
+    (tmp_path / "there").mkdir()
+    there = dataset(
+        tmp_path / "there",
+        header=header,
+        rows=[["b", "images/b.png", "g", "1", "", "-1"], ["c", "images/c.png", "g", "", "1", "1"]],
+        task="multilabel",
+        classes=["edema", "effusion"],
+        name="there",
+        shift_of="clinic",
+    )
+    for definition in (source, there):
+        table = index(definition).index
+        metadata = index_metadata(definition, table)
+        write_parquet(table, definition.root / "index.parquet", metadata=metadata)
+    labels = Labels.read(source.root / "index.parquet", uncertain="ones")
+    target = read_targets({"there": there.root / "index.parquet"}, labels=labels)["there"]
+    assert target.samples == ["b", "c"]
+    nan = float("nan")
+    np.testing.assert_array_equal(target.truth, [[1, nan, 1], [1, nan, 0]])

@@ -19,8 +19,8 @@ N_IMAGES = 40
 
 
 def block(language: str) -> str:
-    """Return the one block of a language in the guide."""
-    (text,) = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
+    """Return the first block of a language in the guide."""
+    text, *_ = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
     return text
 
 

@@ -82,7 +82,7 @@ EDITS = {
         "config/config.yaml",
         "uncertain: mask",
         "uncertain: zeros",
-        {"subsample": 1} | PROBES,
+        {"subsample": 1, "prevalence": 1} | PROBES,
     ),
     "a severity": (
         "config/config.yaml",

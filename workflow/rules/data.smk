@@ -80,6 +80,30 @@ rule subsample:
         "../scripts/draw_subsamples.py"
 
 
+# Early, so that what makes source and target hard to compare is known before anything is extracted.
+rule prevalence:
+    input:
+        index=rules.index.output.index,
+        split=rules.split.output.split,
+        shift_indexes=lambda wildcards: [
+            f"{STORE}/data/{target}/index.parquet" for target in PLAN.shift[wildcards.dataset]
+        ],
+    output:
+        prevalence=f"{STORE}/data/{{dataset}}/prevalence.csv",
+    log:
+        job=f"{STORE}/logs/data/{{dataset}}/prevalence.log",
+        provenance=f"{STORE}/provenance/data/{{dataset}}/prevalence.json",
+    priority: 90
+    conda:
+        "../../envs/crsbench.yaml"
+    params:
+        shift=lambda wildcards: PLAN.shift[wildcards.dataset],
+        uncertain=SETTINGS.uncertain,
+        code=code("count_prevalence.py"),
+    script:
+        "../scripts/count_prevalence.py"
+
+
 rule perturb:
     input:
         index=rules.index.output.index,

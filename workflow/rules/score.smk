@@ -10,6 +10,7 @@ rule score:
             for dataset in PLAN.shift
             for table in ("split", "subsamples")
         ],
+        prevalence=[f"{STORE}/data/{dataset}/prevalence.csv" for dataset in PLAN.shift],
         reference=SETTINGS.reference_files,
     output:
         table=f"{RUN}/crs_table.csv",

@@ -11,11 +11,12 @@ from crsbench.notes import notes_text, sample_lines
 from crsbench.reference import Member, cohort_reference, load_reference
 
 with job(snakemake):
+    inputs = snakemake.input
     weights = Weights.named(snakemake.params.score)
     encoders = [Member(*names) for names in snakemake.params.encoders]
-    axes = read_axes_table(snakemake.input.axes)
+    axes = read_axes_table(inputs.axes)
     cohort = cohort_reference(axes, encoders=encoders, weights=weights)
-    files = snakemake.input.get("reference", [])  # one at most
+    files = inputs.get("reference", [])  # one at most
     reference = load_reference(files[0], weights=weights) if files else cohort
 
     before = Path(snakemake.output.scored)  # the axes of the last table: kept for this comparison
@@ -30,7 +31,7 @@ with job(snakemake):
     notes = notes_text(
         reference,
         excluded=snakemake.params.excluded,
-        samples=sample_lines(snakemake.input.exclusions, snakemake.input.noted),
+        samples=sample_lines(inputs.exclusions, inputs.noted, inputs.prevalence),
         about_scores=crs_notes(axes, **about, previous=previous),
         near_ties=near_ties(axes, **about),
     )

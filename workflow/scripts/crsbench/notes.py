@@ -60,7 +60,11 @@ def _section(title: str, lines: Sequence[str]) -> str:
     return f"## {title}\n\n" + "".join(f"- {line}\n" for line in lines or ["none"])
 
 
-def sample_lines(exclusions: Iterable[str | Path], noted: Iterable[str | Path]) -> list[str]:
+def sample_lines(
+    exclusions: Iterable[str | Path],
+    noted: Iterable[str | Path],
+    prevalence: Iterable[str | Path],
+) -> list[str]:
     """Return a line for each reason that samples were left out, and for each note of a table.
 
     Parameters
@@ -69,6 +73,8 @@ def sample_lines(exclusions: Iterable[str | Path], noted: Iterable[str | Path]) 
         ``data/{dataset}/exclusions.csv`` of each dataset.
     noted
         ``split.parquet`` and ``subsamples.parquet`` of each dataset; their metadata hold notes.
+    prevalence
+        ``data/{dataset}/prevalence.csv`` of each dataset; its column ``note`` holds them.
     """
     lines = []
     for path in map(Path, exclusions):
@@ -79,6 +85,9 @@ def sample_lines(exclusions: Iterable[str | Path], noted: Iterable[str | Path]) 
     for path in map(Path, noted):
         notes = json.loads(read_metadata(path)["notes"])
         lines += [f"{path.parent.name}: {note}" for note in notes]
+    for path in map(Path, prevalence):
+        notes = pl.read_csv(path, schema_overrides={"note": pl.String})["note"].drop_nulls()
+        lines += [f"{path.parent.name}: {note}" for note in notes if note]
     return lines
 
 

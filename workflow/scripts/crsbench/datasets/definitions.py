@@ -193,15 +193,24 @@ def _read_definition(
 def _check_shift(
     target: DatasetDefinition, definitions: Mapping[str, DatasetDefinition], path: Path
 ) -> None:
-    """Raise unless a shift target has the task and the classes of its source."""
+    """Raise unless a shift target has the task of its source, and no class that it has not."""
     if target.shift_of is None:
         return
     where = f"{path}: dataset {target.name}: shift_of: {target.shift_of}"
     source = definitions.get(target.shift_of)
     if source is None:
         raise ConfigError(f"{where} is not defined; allowed: {', '.join(sorted(definitions))}")
-    if (source.task, source.classes) != (target.task, target.classes):
-        raise ConfigError(f"{where} has another task or other classes; they must be equal")
+    if source.task != target.task:
+        raise ConfigError(f"{where}: its task is {source.task}, not {target.task}")
+    foreign = [name for name in target.classes if name not in source.classes]
+    if foreign:
+        raise ConfigError(
+            f"{where} has no class {', '.join(map(repr, foreign))}; classes are matched by name; "
+            f"allowed: {', '.join(source.classes)}"
+        )
+    in_order = tuple(name for name in source.classes if name in target.classes)
+    if target.task == "ordinal" and target.classes != in_order:
+        raise ConfigError(f"{where} has its classes in another order: {', '.join(in_order)}")
 
 
 def label_files(definition: DatasetDefinition) -> list[Path]:
