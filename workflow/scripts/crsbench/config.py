@@ -169,6 +169,7 @@ class Settings(Model):
     near_duplicates: Annotated[int, Field(ge=0, le=24)] | None
     max_side_px: Annotated[int, Field(gt=0)]
     severities: Severities
+    depth_features: bool
     logistic: Logistic
     metrics: Metrics
     robustness_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]

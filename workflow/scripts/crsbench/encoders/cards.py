@@ -265,7 +265,7 @@ Transform = Annotated[tuple[Step, ...], BeforeValidator(_tagged_steps)]
 
 def loader_names() -> list[str]:
     """Return the names that a card's ``loader`` can have."""
-    shared = {"__init__", "checkpoint", "untrained"}
+    shared = {"__init__", "checkpoint", "untrained", "vision_transformer"}
     folder = Path(__file__).parent / "loaders"
     return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)
 
@@ -358,8 +358,8 @@ class EncoderCard(Model):
         _check_order(self.transform)
         input_px(self)
         _check_channels(self.transform)
-        if self.blocks is not None and any(i >= self.blocks for i in self.depth_indices):
-            raise ValueError(f"depth_indices: all must be below blocks = {self.blocks}")
+        if self.depth_indices:
+            _check_depths(self.depth_indices, self.blocks)
         if self.lora_targets is not None:
             _check_pattern(self.lora_targets)
         return self
@@ -398,6 +398,13 @@ def _check_channels(steps: Sequence[Step]) -> None:
 def _check_length(values: Sequence[float], channels: int, key: str) -> None:
     if len(values) not in (1, channels):
         raise ValueError(f"transform: {key} has {len(values)} values for {channels} channels")
+
+
+def _check_depths(indices: Sequence[int], blocks: int | None) -> None:
+    if len(indices) != 4 or list(indices) != sorted(set(indices)):
+        raise ValueError("depth_indices: four blocks, rising, at 25, 50, 75 and 100 % of the depth")
+    if blocks is None or indices[-1] >= blocks:
+        raise ValueError(f"depth_indices: all must be below blocks = {blocks}")
 
 
 def _check_pattern(pattern: str) -> None:
