@@ -219,7 +219,7 @@ class CellTables:
             fit_seed = 0 if fraction == 1.0 else seed
             is_failed = (fraction, seed) in failed
             status = ("failed", "why", 0, None) if is_failed else ("converged", None, 9, 1e-7)
-            fits.append((fraction, seed, fit_seed, 12, *status, None))
+            fits.append((fraction, seed, fit_seed, 12, *status, None, None))
             if fit_seed == seed and not is_failed:
                 tables += self._draw(rng, fraction, seed)
         self.predictions = pl.concat(tables)
