@@ -46,7 +46,7 @@ class Dinov2(Dinov2Model):
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the encoder, and where they came from."""
     path, source = checkpoint.fetch(card)
-    state = checkpoint.read_checkpoint(path, card.name)
+    state = checkpoint.read_checkpoint(path, card)
     return checkpoint.renamed(state, RENAMING), source
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import timm
 from torch import nn
 
-from crsbench.encoders.cards import EncoderCard, RandomWeights
+from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders import checkpoint, untrained
+from crsbench.encoders.sources import RandomWeights
 from crsbench.errors import WeightsError
 
 
