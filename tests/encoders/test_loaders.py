@@ -20,7 +20,12 @@ from safetensors.torch import load_file, save_file
 
 from crsbench.config import read_yaml
 from crsbench.encoders.cards import EncoderCard, input_px, load_cards
-from crsbench.encoders.weights import depth_function, load_encoder, write_weights
+from crsbench.encoders.weights import (
+    build_encoder,
+    depth_function,
+    load_encoder,
+    write_weights,
+)
 from crsbench.errors import WeightsError
 
 CARDS = load_cards([Path(__file__).parents[2] / "config" / "encoders.yaml"])
@@ -56,12 +61,10 @@ def local(name: str, path: Path, **options: object) -> EncoderCard:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_full_architecture_builds_and_has_the_declared_dimension(name):
-    from crsbench.encoders.weights import _loader
-
     card = CARDS[name]
     side = input_px(card)
     with torch.device("meta"), torch.inference_mode():
-        module = _loader(card).build(card).eval()
+        module = build_encoder(card).eval()
         features = module(torch.empty(2, 3, side, side))
     assert features.shape == (2, card.feature.dim)
     assert len(module.state_dict()) == N_TENSORS[name]
@@ -580,22 +583,18 @@ def test_rad_dino_runs_at_518_px_with_the_same_weights(tmp_path):
 
 @pytest.mark.parametrize("name", ["medsiglip", "medgemma", "llava_med", "rad_dino"])
 def test_an_unknown_architecture_is_refused_with_those_that_there_are(name, tmp_path):
-    from crsbench.encoders.weights import _loader
-
     card = edited(CARDS[name], architecture="other")
     with pytest.raises(WeightsError, match="unknown architecture 'other'; the loader"):
-        _loader(card).build(card)
+        build_encoder(card)
 
 
 @pytest.mark.parametrize("name", [n for n in PUBLISHED if CARDS[n].loader != "timm"])
 def test_a_feature_that_a_release_does_not_have_is_refused(name):
-    from crsbench.encoders.weights import _loader
-
     wrong = "projected" if CARDS[name].feature.pool != "projected" else "cls"
     wrong = "cls" if name == "llava_med" else wrong
     card = edited(CARDS[name], feature={"pool": wrong})
     with torch.device("meta"), pytest.raises(WeightsError, match=f"feature.pool = {wrong}"):
-        _loader(card).build(card)
+        build_encoder(card)
 
 
 def cut_after(module: torch.nn.Module, n_blocks: int) -> None:

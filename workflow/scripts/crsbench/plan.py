@@ -41,11 +41,12 @@ _OF_THE_STORE = (*_PROTOCOL, "shift", "seeds", "perturbations", "verify", "depth
 #: Neutral values of the descriptive parts: editing those re-runs nothing.
 _NEUTRAL_DEFINITION = {
     "label": "-", "domain": "-", "licence": "not stated", "citation": "", "synthetic": False,
+    "n_images": None,
 }  # fmt: skip
 _NEUTRAL_CARD = {
     "label": "-", "group": "generalist", "domain": None, "gated": None, "source": "",
     "lora_targets": None, "blocks": None, "depth_indices": (), "skip_datasets": (),
-    "size_class": "medium", "pretraining_overlap": (),
+    "size_class": "medium", "cost": None, "pretraining_overlap": (),
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def plan_lines(plan: Plan) -> list[str]:
         shifted = sum(key.target != key.dataset for key in own)
         table.append((*cell, str(per_cell[cell]), str(len(_rows(own))), str(shifted)))
     return [
-        *_aligned(table),
+        *aligned(table),
         "",
         *(f"excluded: {encoder} on {dataset}: {why}" for encoder, dataset, why in plan.excluded),
         f"{len(plan.cells)} cells, {len(keys):,} run records, {len(_rows(keys)):,} metric rows",
@@ -72,7 +72,7 @@ def table_lines(folder: Path) -> list[str]:
     analyses = [folder / name for name in ("bootstrap", "validity") if (folder / name).is_dir()]
     figures = sorted((folder / "figures").glob("*.png"))
     return [
-        *_aligned(_score_table(rows, columns)),
+        *aligned(_score_table(rows, columns)),
         "",
         *remarks,
         *notes,
@@ -99,7 +99,7 @@ def candidate_lines(table: pl.DataFrame, names: Collection[str]) -> list[str]:
         if saturated
     ]
     return [
-        *_aligned(_score_table(table, [])),
+        *aligned(_score_table(table, [])),
         "",
         f"reference {name} {digest[:12]}; candidates: {', '.join(candidates['encoder'])}",
         *beyond,
@@ -175,7 +175,8 @@ def _formatted(form: str, value: object) -> str:
     return _UNDEFINED if value is None else form.format(value)
 
 
-def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
+def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the rows of a table as lines, its columns padded to one width each."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

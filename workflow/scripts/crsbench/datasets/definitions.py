@@ -71,6 +71,8 @@ class DatasetDefinition(Model):
         How to get it, under what terms, what to cite.
     synthetic
         Whether it shows no real case.
+    n_images
+        About how many images it has; only the estimates of ``crsbench doctor`` read it.
     csv, columns
         Only for the adapter ``folder``: its label file below the root, and that file's columns.
     phantom
@@ -92,6 +94,7 @@ class DatasetDefinition(Model):
     licence: str = "not stated"
     citation: str = ""
     synthetic: bool = False
+    n_images: Annotated[int, Field(gt=0)] | None = None
     csv: Text = "labels.csv"
     columns: Columns = Columns()
     phantom: PhantomDrawing | None = None

@@ -51,10 +51,9 @@ def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
     WeightsError
         The checkpoint cannot be had, or its tensors are not those of the architecture.
     """
-    loader = _loader(card)
-    state, source = loader.load_source(card)
+    state, source = _loader(card).load_source(card)
     state = {name: _as_stored(tensor) for name, tensor in sorted(state.items())}
-    check_tensors(state, loader.build(card).state_dict(), card.name)
+    check_tensors(state, build_encoder(card).state_dict(), card.name)
     metadata = {
         "source": source.description,
         "source_sha256": source.sha256,
@@ -65,6 +64,12 @@ def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
         save_file(state, temporary, metadata=metadata)
         _sort_metadata(temporary)
     return metadata
+
+
+def build_encoder(card: EncoderCard) -> torch.nn.Module:
+    """Return the network of a card, with whatever weights it is built with."""
+    module: torch.nn.Module = _loader(card).build(card)
+    return module
 
 
 def _sort_metadata(path: Path) -> None:
@@ -93,7 +98,7 @@ def load_encoder(card: EncoderCard, path: str | Path) -> LoadedEncoder:
     """
     metadata = read_weights_metadata(path)
     state = load_file(path)
-    module = _loader(card).build(card)
+    module = build_encoder(card)
     check_tensors(state, module.state_dict(), f"{card.name}: {path}")
     module.load_state_dict(state)
     module.eval().requires_grad_(False)

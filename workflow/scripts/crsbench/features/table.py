@@ -139,8 +139,8 @@ def _arrow_keys(column: pl.Series) -> pa.Array:
 
 
 def _blocks(features: Rows) -> Iterator[np.ndarray]:
-    """Yield the rows in blocks of bounded size."""
-    n_rows = max(1, VALUES_PER_ROW_GROUP // features.shape[1])
+    """Yield consecutive rows (views, of an array), few enough for some copies in float64."""
+    n_rows = max(1, VALUES_PER_ROW_GROUP // max(1, features.shape[1]))
     for start in range(0, features.shape[0], n_rows):
         yield features[start : start + n_rows]
 
@@ -288,13 +288,6 @@ def identical_features(tables: Mapping[str, Mapping[str, str]]) -> list[tuple[st
         if holder != key:
             pairs.append((holder, key))
     return pairs
-
-
-def _blocks(features: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield views of consecutive rows, small enough to hold some copies of one in float64."""
-    rows = max(1, VALUES_PER_ROW_GROUP // max(1, features.shape[1]))
-    for first in range(0, len(features), rows):
-        yield features[first : first + rows]
 
 
 def _listed(names: Sequence[str], limit: int = 5) -> str:

@@ -18,7 +18,7 @@ OTHER_PARTS = r"text\..*|logit_scale|visual\.head\.proj\.weight"
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the trunk, and where they came from."""
     path, source = checkpoint.fetch(card)
-    state = checkpoint.read_checkpoint(path, card.name)
+    state = checkpoint.read_checkpoint(path, card)
     trunk = checkpoint.below(state, "visual.trunk.", ignored=OTHER_PARTS, owner=card.name)
     return trunk, source
 

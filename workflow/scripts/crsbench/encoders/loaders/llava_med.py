@@ -13,6 +13,7 @@ from torch import nn
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from crsbench.encoders.cards import EncoderCard
+from crsbench.encoders.fetching import SHARDED_TENSORS
 from crsbench.encoders.loaders import checkpoint, vision_transformer
 
 ARCHITECTURES = {
@@ -30,7 +31,6 @@ ARCHITECTURES = {
 }
 TOWER = r"model\.vision_tower\.vision_tower\.vision_model\."
 PROJECTOR = r"model\.mm_projector\."
-WANTED = rf"(?:model\.vision_tower\.|{PROJECTOR}).*"
 
 
 class LlavaMed(CLIPVisionModel):
@@ -68,7 +68,7 @@ def features_at_depths(
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of tower and projector, and where they came from."""
-    state, source = checkpoint.read_sharded(card, WANTED)
+    state, source = checkpoint.read_sharded(card, SHARDED_TENSORS[card.loader])
     rules = ((f"^{TOWER}", ""), (f"^{PROJECTOR}", "projector."))
     return checkpoint.renamed(state, rules), source
 

@@ -13,6 +13,7 @@ from transformers import Gemma3Config, SiglipVisionConfig, SiglipVisionModel
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 
 from crsbench.encoders.cards import EncoderCard
+from crsbench.encoders.fetching import SHARDED_TENSORS
 from crsbench.encoders.loaders import checkpoint, vision_transformer
 from crsbench.errors import WeightsError
 
@@ -30,8 +31,7 @@ ARCHITECTURES = {
         "soft_token_size": 2560,
     }
 }
-#: The three styles of names: of the first release, of transformers 4.52 on, and of 5.
-WANTED = r"(?:model\.)?(?:vision_tower|multi_modal_projector)\..*"
+#: Of three styles of names: of the first release, of transformers 4.52 on, and of 5.
 RENAMING = (
     (r"^(?:model\.)?vision_tower\.(?:vision_model\.)?", ""),
     (r"^(?:model\.)?multi_modal_projector\.", "projector."),
@@ -62,7 +62,7 @@ def features_at_depths(
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of tower and projector, and where they came from."""
-    state, source = checkpoint.read_sharded(card, WANTED)
+    state, source = checkpoint.read_sharded(card, SHARDED_TENSORS[card.loader])
     return checkpoint.renamed(state, RENAMING), source
 
 

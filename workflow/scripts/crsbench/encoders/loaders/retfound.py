@@ -33,7 +33,7 @@ SAFE_CLASSES = (
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the encoder with its fresh norm, and where they came from."""
     path, source = checkpoint.fetch(card)
-    whole = checkpoint.read_checkpoint(path, card.name, safe_globals=SAFE_CLASSES)
+    whole = checkpoint.read_checkpoint(path, card, safe_globals=SAFE_CLASSES)
     if not isinstance(whole.get("model"), dict):
         raise WeightsError(f"{card.name}: {path}: no entry 'model'; not a RETFound checkpoint")
     state: checkpoint.State = whole["model"]
