@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from crsbench.config import (
     SEVERITIES,
+    Probe,
     Settings,
     Source,
     check_settings,
@@ -31,13 +32,15 @@ from crsbench.errors import ConfigError
 from crsbench.records import Cell, RunKey, conditions, enumerate_run_keys
 from crsbench.reference import load_reference
 
-#: Settings that the records carry: those that can change a number in them.
+#: Settings that all records carry beside those of their probe: what can change a number in them.
 _PROTOCOL = (
     "split", "uncertain", "conflicting_labels", "near_duplicates", "max_side_px", "severities",
-    "logistic", "metrics", "label_fractions",
+    "metrics", "label_fractions",
 )  # fmt: skip
 #: Settings that files of the store depend on: a run that shares it cannot have its own.
-_OF_THE_STORE = (*_PROTOCOL, "shift", "seeds", "perturbations", "verify", "depth_features")
+_OF_THE_STORE = (
+    *_PROTOCOL, *get_args(Probe), "shift", "seeds", "perturbations", "verify", "depth_features",
+)  # fmt: skip
 #: Neutral values of the descriptive parts: editing those re-runs nothing.
 _NEUTRAL_DEFINITION = {
     "label": "-", "domain": "-", "licence": "not stated", "citation": "", "synthetic": False,
@@ -100,10 +103,9 @@ class Plan:
         """Enumerate the run records that this run must yield."""
         return planned_keys(self.key_settings)
 
-    @cached_property
-    def protocol_json(self) -> str:
-        """The settings that can change a record, as JSON: every record carries them."""
-        return json.dumps(self.settings.model_dump(include=set(_PROTOCOL)), sort_keys=True)
+    def protocol_json(self, probe: str) -> str:
+        """Return the settings that can change a record of a probe, as JSON: the record has them."""
+        return json.dumps(self.settings.model_dump(include={*_PROTOCOL, probe}), sort_keys=True)
 
     @cached_property
     def synthetic(self) -> bool:

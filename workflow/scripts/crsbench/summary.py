@@ -1,6 +1,5 @@
 """Summaries for the terminal: the plan of a run, and its table of scores."""
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -35,20 +34,30 @@ _ROUNDING = 1e-9
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """Return the cells of a plan with the records each yields, and the totals."""
-    keys = list(plan.run_keys())
-    per_cell = Counter((key.encoder, key.dataset) for key in keys)
+    """Return the cells of a plan with the records each yields, and the totals.
+
+    Both are those of the primary probe. Further probes are counted apart.
+    """
+    primary, *others = plan.settings.probes
+    keys: dict[str, list[RunKey]] = {probe: [] for probe in plan.settings.probes}
+    for key in plan.run_keys():
+        keys[key.probe].append(key)
     table = [("encoder", "dataset", "records", "rows", "of which shift")]
     for cell in plan.cells:
-        own = [key for key in keys if (key.encoder, key.dataset) == cell]
+        own = [key for key in keys[primary] if (key.encoder, key.dataset) == cell]
         shifted = sum(key.target != key.dataset for key in own)
-        table.append((*cell, str(per_cell[cell]), str(len(_rows(own))), str(shifted)))
+        table.append((*cell, str(len(own)), str(len(_rows(own))), str(shifted)))
     return [
         *aligned(table),
         "",
         *(f"excluded: {encoder} on {dataset}: {why}" for encoder, dataset, why in plan.excluded),
-        f"{len(plan.cells)} cells, {len(keys):,} run records, {len(_rows(keys)):,} metric rows",
+        f"{len(plan.cells)} cells, {_counts(keys[primary])}",
+        *(f"counted apart, not scored: {probe}: {_counts(keys[probe])}" for probe in others),
     ]
+
+
+def _counts(keys: list[RunKey]) -> str:
+    return f"{len(keys):,} run records, {len(_rows(keys)):,} metric rows"
 
 
 def _rows(keys: list[RunKey]) -> set[RunKey]:

@@ -10,17 +10,22 @@ that a softmax gives probability zero; NaN is the logit of a label that could no
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crsbench.splits import Task
+
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
 
-#: How a fit ended. Only the first two can score features.
-Status = Literal["converged", "not_converged", "single_class", "failed"]
-SCORING: frozenset[Status] = frozenset({"converged", "not_converged"})
+#: How a fit ended; `completed`: after a fixed budget, or with nothing to optimise.
+Status = Literal["converged", "not_converged", "completed", "single_class", "failed"]
+#: The ends after which a fit can score features.
+SCORING: frozenset[Status] = frozenset({"converged", "not_converged", "completed"})
+#: The reason of a fit that ends as `single_class`.
+ONE_VALUE = "no label or class has both values in the training rows"
 
 
 class Fit(Protocol):
@@ -69,6 +74,21 @@ class Subset:
     label_fraction: float
     seed: int
     rows: NDArray[np.int64]
+
+
+def held_classes(labels: NDArray[Any], *, task: Task, n_classes: int) -> NDArray[np.bool_]:
+    """Return which classes training rows tell anything about, ``(C,)``.
+
+    Parameters
+    ----------
+    labels
+        ``(n,)`` class indices: the classes that occur, or none where only one does. Multi-label
+        data, ``(n, C)`` of 1, 0, and NaN for masked: the labels that have both values.
+    """
+    if task == "multilabel":
+        return (labels == 1).any(axis=0) & (labels == 0).any(axis=0)
+    occurs = np.bincount(labels, minlength=n_classes) > 0
+    return occurs & (np.count_nonzero(occurs) > 1)
 
 
 def score_each(fits: Sequence[Fit], features: Features, *, threads: int) -> Floats:
