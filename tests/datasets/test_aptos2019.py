@@ -55,3 +55,17 @@ def test_a_repeated_row_is_kept_once_and_listed(tmp_path):
 def test_a_renamed_column_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"train\.csv: no column 'diagnosis'; found 'id_code', 'gr"):
         listing(tmp_path, "id_code,grade\na,0\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffid_code,diagnosis\n0a,4\n",
+        "diagnosis,id_code\n4,0a\n",
+        "id_code,diagnosis\r\n0a,4\r\n",
+    ],
+    ids=["byte-order mark", "permuted columns", "CRLF"],
+)
+def test_the_form_of_the_file_does_not_matter(tmp_path, text):
+    samples = listing(tmp_path, text).samples
+    assert samples.select("sample", "labels").rows() == [("0a", [4])]

@@ -110,6 +110,14 @@ def test_permuted_columns_change_nothing(definition):
     assert read_listing(definition).samples.equals(before)
 
 
+def test_a_byte_order_mark_changes_nothing(definition):
+    write_both(definition.root, definition)
+    before = read_listing(definition).samples
+    for path in label_files(definition):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_listing(definition).samples.equals(before)
+
+
 def test_a_renamed_label_is_an_error(definition):
     write_both(definition.root, definition)
     path = definition.root / "train.csv"

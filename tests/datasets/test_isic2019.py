@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from crsbench.datasets.definitions import DatasetDefinition, load_definitions
@@ -11,8 +10,6 @@ from crsbench.datasets.tables import Listing
 from crsbench.errors import DataError
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"
-CLASSES = ["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC"]
-COUNTS = [4522, 12875, 3323, 867, 2624, 239, 253, 628]
 TRUTH = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK\n"
 LESIONS = "image,age_approx,anatom_site_general,lesion_id,sex\n"
 
@@ -71,6 +68,15 @@ def test_permuted_and_surplus_columns_change_nothing(tmp_path):
     assert plain.samples.equals(permuted.samples)
 
 
+def test_a_byte_order_mark_changes_nothing(tmp_path):
+    found = listing(
+        tmp_path,
+        "\ufeff" + TRUTH + "ISIC_1,0,0,0,1,0,0,0,0,0\n",
+        "\ufeff" + LESIONS + "ISIC_1,55,torso,HAM_1,male\n",
+    )
+    assert found.samples.select("sample", "labels").rows() == [("ISIC_1", [3])]
+
+
 @pytest.mark.parametrize(
     ("truth", "message"),
     [
@@ -116,16 +122,3 @@ def test_a_repeated_row_is_kept_once_and_listed(tmp_path):
 def test_a_renamed_class_is_an_error_that_names_it(tmp_path):
     with pytest.raises(DataError, match=r"GroundTruth\.csv: no column 'NV'; found .*'NEV'"):
         listing(tmp_path, TRUTH.replace("NV", "NEV"), LESIONS)
-
-
-def test_the_full_size_is_read_with_its_counts(tmp_path):
-    position = pl.Series([p for p, count in enumerate(COUNTS) for _ in range(count)])
-    images = pl.format("ISIC_{}", pl.int_range(len(position)))
-    hot = [(position == p).cast(pl.Float64).alias(name) for p, name in enumerate(CLASSES)]
-    truth = pl.select(images.alias("image"), *hot, UNK=0.0)
-    lesion = pl.when(pl.int_range(len(position)) >= 2084).then(pl.format("BCN_{}", "image"))
-    lesions = truth.select("image", lesion_id=lesion)
-    found = listing(tmp_path, truth.write_csv(), lesions.write_csv()).samples
-    assert found.height == 25_331
-    assert found["source"].null_count() == 2084
-    assert found["labels"].list.first().value_counts().sort("labels")["count"].to_list() == COUNTS

@@ -81,6 +81,32 @@ def test_the_order_of_the_label_columns_changes_nothing(definition):
     assert read_listing(definition).samples.equals(before)
 
 
+def test_permuted_columns_and_byte_order_marks_change_nothing(definition):
+    write(definition)
+    before = read_listing(definition).samples
+    permuted = {
+        kind: "\ufeff" + "\n".join(",".join(line.split(",")[::-1]) for line in text.splitlines())
+        for kind, text in (("metadata", VIEWS), ("split", SPLITS), ("chexpert", labels(definition)))
+    }
+    write(definition, **permuted)
+    assert read_listing(definition).samples.equals(before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("metadata", VIEWS.replace("ViewPosition", "View"), r"no column 'ViewPosition'; found"),
+        ("metadata", VIEWS + "d1,10000032,50000001,PA,9,9\n", r"1 dicom_id with contradictory row"),
+        ("split", SPLITS.replace("split", "part", 1), r"no column 'split'; found 'dicom_id'"),
+        ("split", SPLITS + "d1,50000001,10000032,train\n", r"1 dicom_id with contradictory rows, "),
+    ],
+)
+def test_a_renamed_column_and_a_contradictory_image_are_errors(definition, kind, text, message):
+    write(definition, **{kind: text})
+    with pytest.raises(DataError, match=rf"{kind}\.csv\.gz: {message}"):
+        read_listing(definition)
+
+
 def test_what_split_and_view_leave_out_is_counted_and_unlabelled_studies_are_listed(definition):
     write(definition)
     assert sorted(read_listing(definition).exclusions.rows(), key=str) == [
