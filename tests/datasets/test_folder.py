@@ -7,10 +7,10 @@ from typing import Any
 import polars as pl
 import pytest
 from PIL import Image
+from verified import Verified, verify_and_index
 
 from crsbench.datasets.definitions import DatasetDefinition
 from crsbench.datasets.folder import read_listing
-from crsbench.datasets.indexing import IndexResult, build_index
 from crsbench.errors import DataError
 
 HEADER = ["id", "path", "group", "label"]
@@ -47,8 +47,8 @@ def dataset(
     return DatasetDefinition.model_validate(entry | changes)
 
 
-def index(definition: DatasetDefinition) -> IndexResult:
-    return build_index(
+def index(definition: DatasetDefinition) -> Verified:
+    return verify_and_index(
         definition,
         conflicting_labels="drop_conflicting",
         verify="full",

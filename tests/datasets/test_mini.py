@@ -5,9 +5,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from verified import Verified, verify_and_index
 
 from crsbench.datasets.definitions import load_definitions
-from crsbench.datasets.indexing import IndexResult, build_index
 
 ROOT = Path(__file__).parents[2]
 MINI = ROOT / ".." / "shared" / "mini"
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(not MINI.is_dir(), reason="no small real images 
 
 
 @cache
-def index(name: str, policy: str = "drop_conflicting") -> IndexResult:
+def index(name: str, policy: str = "drop_conflicting") -> Verified:
     definitions = load_definitions([ROOT / "config/datasets.yaml"], data_root=MINI, store="results")
-    return build_index(
+    return verify_and_index(
         definitions[name],
         conflicting_labels=policy,
         verify="full" if policy == "drop_conflicting" else "size",
