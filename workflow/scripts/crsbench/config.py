@@ -177,7 +177,8 @@ class Settings(Model):
     encoder_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
     dataset_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
     missing: Literal["error", "skip"]
-    verify: Literal["full", "size"]
+    verify: Literal["full", "sample", "size"]
+    unlike_release: Literal["error", "warn"]
 
     split: Split
     uncertain: Literal["mask", "zeros", "ones", "mixed"]

@@ -27,6 +27,7 @@ from crsbench.datasets.definitions import (
     load_definitions,
     missing_data,
 )
+from crsbench.datasets.locks import lock_of
 from crsbench.encoders.cards import EncoderCard, load_cards
 from crsbench.errors import ConfigError
 from crsbench.records import Cell, RunKey, conditions, enumerate_run_keys
@@ -44,7 +45,7 @@ _OF_THE_STORE = (
 #: Neutral values of the descriptive parts: editing those re-runs nothing.
 _NEUTRAL_DEFINITION = {
     "label": "-", "domain": "-", "licence": "not stated", "citation": "", "synthetic": False,
-    "n_images": None,
+    "access": "", "release": None, "n_images": None,
 }  # fmt: skip
 _NEUTRAL_CARD = {
     "label": "-", "group": "generalist", "domain": None, "gated": None, "source": "",
@@ -155,13 +156,26 @@ class Plan:
         """Return the library module that builds the encoder."""
         return f"encoders.loaders.{self.encoders[encoder].loader}"
 
-    def declared_data(self, dataset: str) -> list[str]:
-        """Return what indexing reads: a phantom's folder, or the label files that are there."""
+    def given_data(self, dataset: str) -> list[str]:
+        """Return what acquisition starts from: a phantom's folder, or label files of the user.
+
+        Label files that acquisition itself has fetched are not among them: they are there in the
+        second call of Snakemake and not in the first, and would look like a change.
+        """
         definition = self.datasets[dataset]
         if definition.phantom is not None:
             return [str(definition.root)]
-        accepted = [] if definition.exclusions is None else [definition.exclusions]
-        return [str(path) for path in [*label_files(definition), *accepted] if path.is_file()]
+        fetched = lock_of(definition.root).placed
+        return [
+            str(path)
+            for path in label_files(definition)
+            if path.is_file() and path.relative_to(definition.root).as_posix() not in fetched
+        ]
+
+    def accepted_losses(self, dataset: str) -> list[str]:
+        """Return the user's list of images that are left out, if there is one."""
+        exclusions = self.datasets[dataset].exclusions
+        return [str(exclusions)] if exclusions is not None and exclusions.is_file() else []
 
 
 def planned_keys(key_settings: Mapping[str, Any]) -> Iterator[RunKey]:
@@ -299,7 +313,7 @@ def _check_reference(settings: Settings) -> None:
 def _absent(settings: Settings, definitions: Mapping[str, DatasetDefinition]) -> dict[str, str]:
     """Return the selected data that are not there and how to get them, where they may be skipped.
 
-    With ``missing: error`` nothing is looked at here: indexing raises the same message.
+    With ``missing: error`` nothing is looked at here: acquisition fetches them, or says how.
     """
     if settings.missing == "error":
         return {}

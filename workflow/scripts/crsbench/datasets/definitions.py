@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, cast
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from crsbench.config import Model, Name, describe_errors, read_yaml
+from crsbench.datasets.releases import Release
 from crsbench.datasets.tables import Listing
 from crsbench.errors import ConfigError
 
@@ -69,6 +70,8 @@ class DatasetDefinition(Model):
         CSV (sample, path, reason) of damaged or missing images whose loss is accepted.
     access, licence, citation
         How to get it, under what terms, what to cite.
+    release
+        What its publisher released: files, mirrors, digests, counts. None where nothing is known.
     synthetic
         Whether it shows no real case.
     n_images
@@ -93,6 +96,7 @@ class DatasetDefinition(Model):
     access: str = ""
     licence: str = "not stated"
     citation: str = ""
+    release: Release | None = None
     synthetic: bool = False
     n_images: Annotated[int, Field(gt=0)] | None = None
     csv: Text = "labels.csv"
