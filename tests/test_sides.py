@@ -134,6 +134,7 @@ def fitted(features: np.ndarray, labels: np.ndarray) -> Fit:
         n_classes=labels.shape[1],
         tolerance=1e-8,
         max_iterations=1000,
+        threads=1,
     )
     return fit
 
