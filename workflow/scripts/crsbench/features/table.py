@@ -204,21 +204,6 @@ def content_digest(features: np.ndarray) -> str:
     return sha.hexdigest()
 
 
-def identical_features(tables: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs of keys whose tables' metadata say that the features are bit-identical.
-
-    Two encoders, or one encoder with and without some option, that give the same bits are a sign
-    that the option or the weights were ignored.
-    """
-    first: dict[str, str] = {}
-    pairs = []
-    for key, metadata in tables.items():
-        holder = first.setdefault(metadata["content_digest"], key)
-        if holder != key:
-            pairs.append((holder, key))
-    return pairs
-
-
 def _blocks(features: np.ndarray) -> Iterator[np.ndarray]:
     """Yield views of consecutive rows, small enough to hold some copies of one in float64."""
     rows = max(1, VALUES_PER_ROW_GROUP // max(1, features.shape[1]))
