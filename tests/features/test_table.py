@@ -12,7 +12,6 @@ from crsbench.features.table import (
     Standardiser,
     content_digest,
     flags,
-    identical_features,
     read_features,
     write_depth_features,
     write_features,
@@ -179,13 +178,13 @@ def test_a_collapsed_matrix_and_constant_columns_are_flagged(features):
     assert flags(np.ones((1, 3), np.float32)) == []
 
 
-def test_bit_identical_features_under_two_keys_are_found(tmp_path, features):
+def test_the_content_digest_is_equal_for_bit_identical_features_only(tmp_path, features):
     keys = pl.DataFrame({"sample": SAMPLES})
-    tables = {}
-    for name, values in {"a": features, "b": features + 1, "c": features.copy()}.items():
-        write_features(keys, values, path=tmp_path / name, metadata={})
-        tables[name] = read_metadata(tmp_path / name)
-    assert identical_features(tables) == [("a", "c")]
+    digests = []
+    for number, values in enumerate([features, np.nextafter(features, 9), features.copy()]):
+        write_features(keys, values, path=tmp_path / str(number), metadata={"encoder": str(number)})
+        digests.append(read_metadata(tmp_path / str(number))["content_digest"])
+    assert digests[0] == digests[2] != digests[1]
 
 
 def standardised(standardiser, features):

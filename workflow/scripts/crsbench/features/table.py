@@ -275,21 +275,6 @@ def content_digest(features: Rows) -> str:
     return sha.hexdigest()
 
 
-def identical_features(tables: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs of keys whose tables' metadata say that the features are bit-identical.
-
-    Two encoders, or one encoder with and without some option, that give the same bits are a sign
-    that the option or the weights were ignored.
-    """
-    first: dict[str, str] = {}
-    pairs = []
-    for key, metadata in tables.items():
-        holder = first.setdefault(metadata["content_digest"], key)
-        if holder != key:
-            pairs.append((holder, key))
-    return pairs
-
-
 def _listed(names: Sequence[str], limit: int = 5) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more

@@ -368,7 +368,9 @@ def prediction_identity(
         target: {
             **fitted,
             "target_digest": about["index_digest"],
+            "feature_values_digest": about["content_digest"],
             "feature_dtype": about["dtype"],
+            "feature_flags": about["flags"],
             "input_min": float(about["input_min"]),
             "input_max": float(about["input_max"]),
         }
