@@ -1,7 +1,6 @@
 """Fetching: pinned, checked, and without a socket where the network must not be used."""
 
 import hashlib
-import socket
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from huggingface_hub import constants
 from crsbench.config import read_yaml
 from crsbench.encoders import fetching
 from crsbench.encoders.cards import EncoderCard, load_cards
+from crsbench.encoders.weights import write_weights
 from crsbench.errors import WeightsError
 
 CARDS = load_cards([Path(__file__).parents[2] / "config" / "encoders.yaml"])
@@ -28,22 +28,9 @@ def edited(card: EncoderCard, **changes: object) -> EncoderCard:
 
 
 @pytest.fixture
-def no_sockets(monkeypatch):
-    def refuse(*_args, **_kwargs):
-        raise AssertionError("a socket was opened")
-
-    monkeypatch.setattr(socket, "socket", refuse)
-    monkeypatch.setattr(socket, "create_connection", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch, no_sockets) -> Path:
-    """Return an empty hub cache of an offline machine."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
+def cache(empty_cache, no_sockets) -> Path:
+    """Return the empty caches of an offline machine on which no socket may be opened."""
+    return empty_cache
 
 
 def put_into(cache: Path, card: EncoderCard, content: bytes) -> Path:
@@ -58,6 +45,12 @@ def put_into(cache: Path, card: EncoderCard, content: bytes) -> Path:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     return path
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_weights_stage_of_an_offline_machine_opens_no_socket(name, cache):
+    with pytest.raises(WeightsError, match=f"{name}: .*(HF_HUB_OFFLINE is set|offline, and)"):
+        write_weights(CARDS[name], cache / "weights.safetensors")
 
 
 @pytest.mark.parametrize("name", [n for n in PUBLISHED if CARDS[n].weights.kind == "hub"])
