@@ -24,6 +24,8 @@ class Page:
         Answers given first, one a request; afterwards the page is served.
     cut_after
         Send so many bytes of an answer and drop the connection, once.
+    hold_after
+        Send so many bytes of an answer and then nothing, once.
     redirect
         Send the client elsewhere.
     password
@@ -38,6 +40,7 @@ class Page:
     ranges: bool = True
     statuses: list[int] = field(default_factory=list)
     cut_after: int | None = None
+    hold_after: int | None = None
     redirect: str | None = None
     password: str | None = None
     stall_s: float = 0
@@ -129,10 +132,12 @@ def running() -> Iterator[Server]:
                 self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            cut, page.cut_after = page.cut_after, None
-            self.wfile.write(body[:cut])
-            self.sent = len(body[:cut])
+            cut, hold = page.cut_after or page.hold_after, page.hold_after is not None
+            page.cut_after = page.hold_after = None
+            self.sent = self.wfile.write(body[:cut])
             self.close_connection = cut is not None
+            if hold:
+                released.wait()
             return None
 
         def say(self, status: int, **headers: str) -> None:
