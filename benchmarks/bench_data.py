@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_limits
 
 from crsbench.datasets.definitions import DatasetDefinition, load_adapter, load_definitions
 from crsbench.datasets.indexing import build_index
+from crsbench.datasets.verification import verify_images
 from crsbench.images import inspect_image
 from crsbench.likeness import similar_pairs
 from crsbench.splits import label_subsamples, split_index
@@ -127,17 +128,17 @@ def timed(what: str, work: Callable[[], Any]) -> Any:
 
 
 def time_index(definition: DatasetDefinition) -> pl.DataFrame:
-    """Print the seconds of the label files alone and of the index; return the index."""
-    timed("label files", lambda: load_adapter(definition).read_listing(definition))
+    """Print the seconds of label files, file sizes and index; return the index."""
+    listing = timed("label files", lambda: load_adapter(definition).read_listing(definition))
+    unusable = definition.root / "unusable.csv"
+    images = timed(
+        "verify: size",
+        lambda: verify_images(listing, definition, verify="size", threads=1, unusable=unusable),
+    )
     return timed(
-        "index, verify: size (label files too)",
+        "index, label files included",
         lambda: build_index(
-            definition,
-            conflicting_labels="drop_conflicting",
-            near_duplicates=None,
-            verify="size",
-            threads=1,
-            unusable=definition.root / "unusable.csv",
+            definition, images, conflicting_labels="drop_conflicting", near_duplicates=None
         ),
     ).index
 

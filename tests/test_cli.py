@@ -59,6 +59,14 @@ def test_plan_counts_cells_and_records(capsys):
     assert "2 cells, 96 run records, 48 metric rows" in out
 
 
+def test_plan_counts_further_probes_apart(capsys):
+    tiny = ("plan", "--configfile", "config/tiny.yaml")
+    _, one, _ = run(capsys, *tiny)
+    status, out, _ = run(capsys, *tiny, "--config", "probes=[logistic,knn]")
+    assert status == 0
+    assert out == one + "counted apart, not scored: knn: 96 run records, 48 metric rows\n"
+
+
 def test_a_run_without_scores_says_what_to_do(capsys, tmp_path):
     assert "no table of scores yet; run snakemake" in fails(
         capsys, "show", *TINY, f"store={tmp_path}"

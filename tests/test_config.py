@@ -47,7 +47,7 @@ def test_mappings_merge_and_lists_are_replaced():
         ({"sedes": [0]}, r"^mine\.yaml: sedes: unknown key; allowed: .*seeds"),
         ({"split": {"tset": 0.2}}, r"split\.tset: unknown key; allowed: calibration, seed, t"),
         ({"split": {"test": 0.3}}, r"split: train \+ calibration \+ test must be 1, not 1\.1"),
-        ({"probes": ["svm"]}, r"probes\.0: Input should be 'logistic', got 'svm'"),
+        ({"probes": ["svm"]}, r"probes\.0: Input should be 'logistic', 'mlp' or 'knn', got 'svm'"),
         ({"uncertain": "drop"}, r"uncertain: Input should be 'mask', 'zeros', 'ones' or 'mixed'"),
         ({"label_fractions": [0.1]}, r"label_fractions: 1\.0 is missing"),
         ({"label_fractions": [0.0, 1.0]}, r"label_fractions\.0: Input should be greater than 0"),

@@ -37,7 +37,9 @@ def rng():
     return np.random.default_rng(5)
 
 
-def scoring(task="multiclass", *, classes=CLASSES, dropped=(), binary_confidence="positive"):
+def scoring(
+    task="multiclass", *, classes=CLASSES, dropped=(), binary_confidence="positive", n_votes=None
+):
     return Scoring(
         task,
         classes,
@@ -45,6 +47,7 @@ def scoring(task="multiclass", *, classes=CLASSES, dropped=(), binary_confidence
         n_bins=15,
         specificity=0.9,
         binary_confidence=binary_confidence,
+        n_votes=n_votes,
     )
 
 
@@ -118,6 +121,49 @@ def test_each_task_has_the_metrics_that_apply_to_it(rng, task, absent):
     logits, labels = draw_labels(rng) if task == "multilabel" else draw_classes(rng)
     scores = score(logits, labels, task=task)
     assert set(scores.values) == set(METRICS) - absent
+
+
+def draw_votes(rng, n=400, n_classes=5, n_votes=5):
+    """Votes with many ties, and their logits as a file holds them."""
+    labels = rng.integers(n_classes, size=n)
+    preferred = 0.4 * np.eye(n_classes)[labels] + 0.6 / n_classes
+    votes = np.array([rng.multinomial(n_votes, p) for p in preferred])
+    with np.errstate(divide="ignore"):
+        return votes, np.log(votes).astype(np.float32), labels
+
+
+def test_equal_votes_tie_and_lie_in_one_bin_whatever_the_other_classes_got(rng):
+    votes, logits, labels = draw_votes(rng)
+    scores = score(logits, labels, classes=tuple("abcde"), n_votes=5)
+    aurocs = [roc_auc_score(labels == c, votes[:, c]) for c in range(5)]
+    np.testing.assert_allclose(scores.class_auroc, aurocs, atol=1e-12)
+    top, right = votes.max(axis=1), votes.argmax(axis=1) == labels
+    gaps = [abs(np.sum(level / 5 - right[top == level])) for level in range(1, 6)]
+    assert scores.values["ece"] == pytest.approx(sum(gaps) / len(labels), abs=1e-12)
+    assert scores.values["brier"] == pytest.approx(
+        np.mean(((votes / 5 - np.eye(5)[labels]) ** 2).sum(axis=1)) / 2, abs=1e-12
+    )
+    assert scores.undefined == ["nll: a class that occurs has probability zero"]
+
+
+def test_rounding_of_logits_would_break_ties_if_votes_were_not_known(rng):
+    votes, logits, labels = draw_votes(rng)
+    scores = score(logits, labels, classes=tuple("abcde"))
+    aurocs = [roc_auc_score(labels == c, votes[:, c]) for c in range(5)]
+    assert np.abs(scores.class_auroc - aurocs).max() > 1e-3
+
+
+def test_votes_on_labels_may_be_unanimous(rng):
+    votes = rng.integers(6, size=(200, 3))
+    labels = (rng.random((200, 3)) < 0.1 + 0.16 * votes).astype(float)
+    with np.errstate(divide="ignore"):
+        logits = (np.log(votes) - np.log(5 - votes)).astype(np.float32)
+    scores = score(logits, labels, task="multilabel", n_votes=5)
+    aurocs = [roc_auc_score(labels[:, c], votes[:, c]) for c in range(3)]
+    np.testing.assert_allclose(scores.class_auroc, aurocs, atol=1e-12)
+    brier = np.mean((votes / 5 - labels) ** 2)
+    assert scores.values["brier"] == pytest.approx(brier, abs=1e-12)
+    assert [reason.partition(":")[0] for reason in scores.undefined] == ["nll"]
 
 
 def test_qwk_counts_all_grades_of_the_ordinal_task(rng):
@@ -219,7 +265,7 @@ class CellTables:
             fit_seed = 0 if fraction == 1.0 else seed
             is_failed = (fraction, seed) in failed
             status = ("failed", "why", 0, None) if is_failed else ("converged", None, 9, 1e-7)
-            fits.append((fraction, seed, fit_seed, 12, *status, None))
+            fits.append((fraction, seed, fit_seed, 12, *status, None, None))
             if fit_seed == seed and not is_failed:
                 tables += self._draw(rng, fraction, seed)
         self.predictions = pl.concat(tables)

@@ -9,7 +9,7 @@ from panel_oracle import WEIGHTS
 from crsbench.crs import AXES
 from crsbench.crs_table import NEAR_TIES, NOTES
 from crsbench.files import write_parquet, write_text
-from crsbench.notes import notes_text, sample_lines
+from crsbench.notes import feature_lines, notes_text, sample_lines
 from crsbench.reference import Member, cohort_reference
 
 
@@ -21,13 +21,14 @@ def reference():
     return cohort_reference(axes, encoders=members, weights=WEIGHTS)
 
 
-def text_of(reference, *, excluded=(), samples=(), about_scores=(), near_ties=()):
+def text_of(reference, *, excluded=(), samples=(), about_scores=(), near_ties=(), features=()):
     return notes_text(
         reference,
         excluded=excluded,
         samples=samples,
         about_scores=pl.DataFrame(about_scores, schema=NOTES, orient="row"),
         near_ties=pl.DataFrame(near_ties, schema=NEAR_TIES, orient="row"),
+        features=features,
     )
 
 
@@ -43,11 +44,13 @@ def test_excluded_cells_samples_and_scores_have_a_line_each(reference):
         excluded=[("ash", "eye", "not there")],
         samples=["skin: 2 listed as 'no label' in exclusions.csv"],
         about_scores=[("skin", "undefined cell", "ash is left out: failed")],
+        features=["oak on skin: collapsed: all 9 rows are equal"],
     )
     for line in (
         "- ash on eye: not there\n",
         "- skin: 2 listed as 'no label' in exclusions.csv\n",
         "- skin, undefined cell: ash is left out: failed\n",
+        "- oak on skin: collapsed: all 9 rows are equal\n",
     ):
         assert line in text
 
@@ -85,3 +88,23 @@ def test_a_dataset_that_lost_nothing_has_no_line(tmp_path):
     path = tmp_path / "exclusions.csv"
     write_text("sample,path,reason\n", path)
     assert sample_lines([path], [], []) == []
+
+
+def records_of(*rows):
+    columns = ["encoder", "target", "feature_values_digest", "feature_flags"]
+    return pl.DataFrame([row for row in rows for _ in range(2)], schema=columns, orient="row")
+
+
+def test_suspect_features_have_a_line_each_and_sound_ones_none():
+    records = records_of(
+        ("oak", "skin", "1", ""),
+        ("elm", "skin", "2", "3 of 8 columns are constant"),
+        ("ash", "skin", "1", ""),
+        ("ash", "eye", "1", ""),
+    )
+    assert feature_lines(records) == [
+        "elm on skin: 3 of 8 columns are constant",
+        "ash and oak on skin: bit-identical features; are the weights or the options of one "
+        "ignored?",
+    ]
+    assert feature_lines(records_of(("oak", "skin", "1", ""), ("elm", "skin", "2", ""))) == []

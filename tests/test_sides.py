@@ -11,6 +11,7 @@ import pytest
 from crsbench.errors import DataError
 from crsbench.evaluation import Scorer, Scoring
 from crsbench.files import write_parquet
+from crsbench.probes.base import Fit, Subset
 from crsbench.probes.logistic import fit_logistic
 from crsbench.sides import Labels, Side, read_evaluated, read_sides, read_targets
 from crsbench.splits import class_notes, label_subsamples, split_index
@@ -124,30 +125,30 @@ def test_the_same_rows_are_scored_alike_as_test_side_and_as_shift_target(files, 
     assert (own.n_positive + own.n_negative).tolist() == [known] * 3
 
 
+def fitted(features: np.ndarray, labels: np.ndarray) -> Fit:
+    (fit,) = fit_logistic(
+        features,
+        labels,
+        [Subset(1.0, 0, np.arange(len(labels)))],
+        task="multilabel",
+        n_classes=labels.shape[1],
+        tolerance=1e-8,
+        max_iterations=1000,
+        threads=1,
+    )
+    return fit
+
+
 @pytest.mark.parametrize("uncertain", UNCERTAIN)
 def test_a_probe_is_fitted_on_the_labels_that_the_policy_makes(files, uncertain):
     source, split, _ = files
     sides = read_sides(source, split, labels=Labels.read(source, uncertain=uncertain))
     features = np.random.default_rng(0).normal(size=(60, 2))
-    fit = fit_logistic(
-        features,
-        sides["train"].labels,
-        task="multilabel",
-        n_classes=3,
-        tolerance=1e-8,
-        max_iterations=1000,
-    )
+    fit = fitted(features, sides["train"].labels)
     by_hand = np.array([[1, 1, 0], UNCERTAIN[uncertain], [0, 0, 1]] * 20, dtype=float)
     for label in range(3):
         rows = ~np.isnan(by_hand[:, label])
-        alone = fit_logistic(
-            features[rows],
-            by_hand[rows, label : label + 1],
-            task="multilabel",
-            n_classes=1,
-            tolerance=1e-8,
-            max_iterations=1000,
-        )
+        alone = fitted(features[rows], by_hand[rows, label : label + 1])
         np.testing.assert_allclose(
             fit.logits(features)[:, label], alone.logits(features)[:, 0], atol=1e-6
         )

@@ -5,10 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 from PIL import Image
+from verified import verify_and_index
 
 from crsbench.datasets.chexpert import label_files, read_listing
 from crsbench.datasets.definitions import DatasetDefinition, load_definitions, missing_data
-from crsbench.datasets.indexing import build_index
 from crsbench.errors import DataError
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"
@@ -76,7 +76,7 @@ def test_every_layout_gives_the_same_samples(tmp_path, definition, layout):
     write_both(definition.root / labels, definition)
     for width, (home, sample) in enumerate([(train, TRAIN), (train, LATERAL), (valid, VALID)], 4):
         draw(definition.root / home / f"{sample.split('/', 1)[1]}.jpg", width=width)
-    result = build_index(
+    result = verify_and_index(
         definition,
         conflicting_labels="drop_conflicting",
         near_duplicates=12,

@@ -8,10 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
+from verified import Verified, verify_and_index
 
 from crsbench.datasets.definitions import DatasetDefinition
 from crsbench.datasets.folder import read_listing
-from crsbench.datasets.indexing import IndexResult, build_index, index_metadata
+from crsbench.datasets.indexing import index_metadata
 from crsbench.errors import DataError
 from crsbench.files import write_parquet
 from crsbench.sides import Labels, read_targets
@@ -50,8 +51,8 @@ def dataset(
     return DatasetDefinition.model_validate(entry | changes)
 
 
-def index(definition: DatasetDefinition) -> IndexResult:
-    return build_index(
+def index(definition: DatasetDefinition) -> Verified:
+    return verify_and_index(
         definition,
         conflicting_labels="drop_conflicting",
         near_duplicates=12,

@@ -4,9 +4,9 @@ import gzip
 from pathlib import Path
 
 import pytest
+from verified import verify_and_index
 
 from crsbench.datasets.definitions import DatasetDefinition, load_definitions, missing_data
-from crsbench.datasets.indexing import build_index
 from crsbench.datasets.mimic_cxr import read_listing
 from crsbench.errors import DataError
 
@@ -127,7 +127,7 @@ def test_only_the_test_patients_folders_are_looked_at(definition, tmp_path):
         image = files / f"{path}.jpg"
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_bytes(b"x" * (number + 1))
-    result = build_index(
+    result = verify_and_index(
         definition,
         conflicting_labels="drop_conflicting",
         near_duplicates=12,

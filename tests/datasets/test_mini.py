@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
+from verified import Verified, verify_and_index
 
 from crsbench.datasets.definitions import load_definitions
-from crsbench.datasets.indexing import IndexResult, build_index
 from crsbench.likeness import perceptual_hash
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.skipif(not MINI.is_dir(), reason="no small real images 
 
 
 @cache
-def index(name: str, policy: str = "drop_conflicting") -> IndexResult:
+def index(name: str, policy: str = "drop_conflicting") -> Verified:
     definitions = load_definitions([ROOT / "config/datasets.yaml"], data_root=MINI, store="results")
-    return build_index(
+    return verify_and_index(
         definitions[name],
         conflicting_labels=policy,
         near_duplicates=12,

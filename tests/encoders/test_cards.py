@@ -38,6 +38,28 @@ PUBLISHED = {
     "chexzero": ("CheXzero", "specialty", "radiology", 224, 768, 12),
 }
 
+#: An edit that changes one of these makes weights and features of that encoder anew.
+CARD_DIGESTS = {
+    "resnet50": "dbc9cb060c61",
+    "vit_b16": "d0c96866807e",
+    "clip_b16": "cad486f36334",
+    "siglip_b16": "a25b3f8853d4",
+    "dinov2_b14": "9fbd3ea11fbb",
+    "mae_b16": "aeef1701cc30",
+    "biomedclip": "43f56ecd960d",
+    "llava_med": "ab782f83015a",
+    "medsiglip": "ec04b75cedb2",
+    "medgemma": "e6fa25531109",
+    "panderm": "6df019058c19",
+    "retfound": "0f3e83d819da",
+    "rad_dino": "d8a558be8af8",
+    "biovil": "aa598f818ca4",
+    "chexzero": "cf8ef9e4f762",
+    "efficientnet_lite0": "006462a62ca1",
+    "untrained_vit_tiny": "2f2a2dd68a0a",
+    "tiny_statistics": "ea7961d3e4d9",
+}
+
 SHORTEST = """
 my_vit:
   label: My ViT
@@ -116,6 +138,21 @@ def test_depth_indices_are_at_quarters_of_the_blocks_that_the_feature_uses(cards
         used = 23 if name == "llava_med" else card.blocks
         quarters = [round(share * card.blocks) - 1 for share in (0.25, 0.5, 0.75)]
         assert card.depth_indices == (*quarters, used - 1), name
+
+
+@pytest.mark.parametrize(
+    ("blocks", "indices", "message"),
+    [
+        (12, (2, 5, 11), "four blocks, rising"),
+        (12, (5, 2, 8, 11), "four blocks, rising"),
+        (12, (2, 5, 8, 12), "all must be below blocks = 12"),
+        (None, (2, 5, 8, 11), "all must be below blocks = None"),
+    ],
+)
+def test_depth_indices_that_are_no_quarters_are_refused(cards, blocks, indices, message):
+    entry = {**cards["vit_b16"].model_dump(), "blocks": blocks, "depth_indices": indices}
+    with pytest.raises(ValueError, match=message):
+        EncoderCard.model_validate(entry)
 
 
 def test_every_published_transform_is_written_step_by_step():
@@ -215,6 +252,11 @@ def test_a_transform_whose_size_depends_on_the_image_is_refused(tmp_path):
 def test_a_missing_file_of_definitions_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"absent\.yaml: no such file of encoder definitions"):
         load_cards([tmp_path / "absent.yaml"])
+
+
+@pytest.mark.parametrize("name", CARD_DIGESTS)
+def test_the_digests_of_cards_are_the_known_ones(cards, name):
+    assert card_digest(cards[name]).startswith(CARD_DIGESTS[name])
 
 
 def test_words_and_terms_leave_every_digest_alone(cards):

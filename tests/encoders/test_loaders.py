@@ -20,7 +20,12 @@ from safetensors.torch import load_file, save_file
 
 from crsbench.config import read_yaml
 from crsbench.encoders.cards import EncoderCard, input_px, load_cards
-from crsbench.encoders.weights import load_encoder, write_weights
+from crsbench.encoders.weights import (
+    build_encoder,
+    depth_function,
+    load_encoder,
+    write_weights,
+)
 from crsbench.errors import WeightsError
 
 CARDS = load_cards([Path(__file__).parents[2] / "config" / "encoders.yaml"])
@@ -56,15 +61,25 @@ def local(name: str, path: Path, **options: object) -> EncoderCard:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_full_architecture_builds_and_has_the_declared_dimension(name):
+    card = CARDS[name]
+    side = input_px(card)
+    with torch.device("meta"), torch.inference_mode():
+        module = build_encoder(card).eval()
+        features = module(torch.empty(2, 3, side, side))
+    assert features.shape == (2, card.feature.dim)
+    assert len(module.state_dict()) == N_TENSORS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if CARDS[name].blocks])
+def test_all_four_depths_of_the_full_architecture_have_the_features_dimension(name):
     from crsbench.encoders.weights import _loader
 
     card = CARDS[name]
     side = input_px(card)
     with torch.device("meta"), torch.inference_mode():
         module = _loader(card).build(card).eval()
-        features = module(torch.empty(2, 3, side, side))
-    assert features.shape == (2, card.feature.dim)
-    assert len(module.state_dict()) == N_TENSORS[name]
+        features = depth_function(card)(module, torch.empty(2, 3, side, side), card.depth_indices)
+    assert [tuple(each.shape) for each in features] == [(2, card.feature.dim)] * 4
 
 
 VIT = {"depth": 2, "embed_dim": 32, "num_heads": 2}
@@ -568,19 +583,61 @@ def test_rad_dino_runs_at_518_px_with_the_same_weights(tmp_path):
 
 @pytest.mark.parametrize("name", ["medsiglip", "medgemma", "llava_med", "rad_dino"])
 def test_an_unknown_architecture_is_refused_with_those_that_there_are(name, tmp_path):
-    from crsbench.encoders.weights import _loader
-
     card = edited(CARDS[name], architecture="other")
     with pytest.raises(WeightsError, match="unknown architecture 'other'; the loader"):
-        _loader(card).build(card)
+        build_encoder(card)
 
 
 @pytest.mark.parametrize("name", [n for n in PUBLISHED if CARDS[n].loader != "timm"])
 def test_a_feature_that_a_release_does_not_have_is_refused(name):
-    from crsbench.encoders.weights import _loader
-
     wrong = "projected" if CARDS[name].feature.pool != "projected" else "cls"
     wrong = "cls" if name == "llava_med" else wrong
     card = edited(CARDS[name], feature={"pool": wrong})
     with torch.device("meta"), pytest.raises(WeightsError, match=f"feature.pool = {wrong}"):
-        _loader(card).build(card)
+        build_encoder(card)
+
+
+def cut_after(module: torch.nn.Module, n_blocks: int) -> None:
+    """Take the later blocks out of an encoder, so that its feature is the one at that depth."""
+    owner = getattr(module, "encoder", module)
+    for name in ("blocks", "layers", "layer"):
+        if hasattr(owner, name):
+            setattr(owner, name, getattr(owner, name)[:n_blocks])
+
+
+@pytest.mark.parametrize("make", [make for make in RELEASES if make not in (resnet50, biovil)])
+def test_depth_features_are_those_of_an_encoder_that_ends_there(make, tmp_path):
+    release = make(tmp_path)
+    path = written(release, tmp_path)
+    encoder = load_encoder(release.card, path)
+    images = batch(release.card)
+    with torch.inference_mode():
+        first, last = depth_function(release.card)(encoder.module, images, (0, 1))
+        assert torch.equal(last, encoder.module(images))
+        cut_after(encoder.module, 2 if make is llava_med else 1)  # it ends one block early
+        assert torch.equal(first, encoder.module(images))
+    assert not torch.equal(first, last)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "pooled"])
+def test_depth_features_of_any_timm_vit_are_pooled_as_its_feature(pool, tmp_path):
+    options = {"img_size": 64}
+    architecture = "test_vit" if pool == "cls" else "test_vit2"  # the second has registers
+    entry = {"architecture": architecture, "options": options, "feature": {"pool": pool}}
+    card = edited(CARDS["tiny_vit"], blocks=8, depth_indices=(1, 3, 4, 5), **entry)
+    write_weights(card, tmp_path / "weights.safetensors")
+    module = load_encoder(card, tmp_path / "weights.safetensors").module
+    cut_after(module, 6)
+    with torch.inference_mode():
+        images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+        features = depth_function(card)(module, images, card.depth_indices)
+        assert torch.equal(features[-1], module(images))
+
+
+def test_an_encoder_without_blocks_has_no_depth_features(tmp_path):
+    release = resnet50(tmp_path)
+    module = load_encoder(release.card, written(release, tmp_path)).module
+    with pytest.raises(WeightsError, match="ResNet is no vision transformer of timm"):
+        depth_function(release.card)(module, batch(release.card), (0, 1))
+    with pytest.raises(WeightsError, match="biovil gives no features inside an encoder"):
+        depth_function(CARDS["biovil"])

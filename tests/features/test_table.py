@@ -10,9 +10,10 @@ from crsbench.errors import DataError
 from crsbench.features import table
 from crsbench.features.table import (
     Standardiser,
+    content_digest,
     flags,
-    identical_features,
     read_features,
+    write_depth_features,
     write_features,
 )
 from crsbench.files import read_metadata
@@ -59,6 +60,36 @@ def test_row_groups_are_bounded(tmp_path, monkeypatch):
     write_features(keys, np.ones((25, 3), np.float32), path=path, metadata={})
     assert pq.ParquetFile(path).num_row_groups == 3
     assert read_features(path)[1].shape == (25, 3)
+
+
+def test_depth_features_are_columns_of_one_table(tmp_path, features):
+    keys = pl.DataFrame({"sample": SAMPLES})
+    depths = {"depth_25": features, "depth_50": np.ones_like(features), "depth_75": -features}
+    path = tmp_path / "depth.parquet"
+    write_depth_features(keys, depths, path=path, metadata={"encoder": "x"})
+    frame = pl.read_parquet(path)
+    assert frame.columns == ["sample", *depths]
+    for name, values in depths.items():
+        assert frame.schema[name] == pl.Array(pl.Float32, 3)
+        assert np.array_equal(frame[name].to_numpy(), values)
+    metadata = read_metadata(path)
+    assert metadata["flags"] == "depth_50: collapsed: all 4 rows are equal"
+    assert (metadata["encoder"], metadata["depths"]) == ("x", " ".join(depths))
+
+
+def test_a_depth_table_of_an_encoder_without_depths_has_its_samples(tmp_path):
+    keys = pl.DataFrame({"sample": SAMPLES})
+    write_depth_features(keys, {}, path=tmp_path / "depth.parquet", metadata={})
+    assert pl.read_parquet(tmp_path / "depth.parquet").equals(keys)
+
+
+def test_blocks_of_any_size_give_the_same_digest_and_flags(features, monkeypatch):
+    values = np.vstack([features, features])
+    values[:, 1] = 7
+    before = content_digest(values), flags(values)
+    monkeypatch.setattr(table, "VALUES_PER_ROW_GROUP", 3)
+    assert (content_digest(values), flags(values)) == before
+    assert before[1] == ["1 of 3 columns are constant"]
 
 
 def test_metadata_hold_dimension_digest_and_flags(path):
@@ -147,28 +178,35 @@ def test_a_collapsed_matrix_and_constant_columns_are_flagged(features):
     assert flags(np.ones((1, 3), np.float32)) == []
 
 
-def test_bit_identical_features_under_two_keys_are_found(tmp_path, features):
+def test_the_content_digest_is_equal_for_bit_identical_features_only(tmp_path, features):
     keys = pl.DataFrame({"sample": SAMPLES})
-    tables = {}
-    for name, values in {"a": features, "b": features + 1, "c": features.copy()}.items():
-        write_features(keys, values, path=tmp_path / name, metadata={})
-        tables[name] = read_metadata(tmp_path / name)
-    assert identical_features(tables) == [("a", "c")]
+    digests = []
+    for number, values in enumerate([features, np.nextafter(features, 9), features.copy()]):
+        write_features(keys, values, path=tmp_path / str(number), metadata={"encoder": str(number)})
+        digests.append(read_metadata(tmp_path / str(number))["content_digest"])
+    assert digests[0] == digests[2] != digests[1]
 
 
-def test_standardiser_agrees_with_scikit_learn():
+def standardised(standardiser, features):
+    changed = features.copy()
+    standardiser.apply(changed)
+    return changed
+
+
+def test_standardiser_agrees_with_scikit_learn_to_one_rounding():
     rng = np.random.default_rng(1)
     train = (rng.normal(size=(50, 4)) * [1, 10, 100, 1e-3] + [0, 5, -300, 1]).astype(np.float32)
     test = rng.normal(size=(7, 4)).astype(np.float32)
     expected = StandardScaler().fit(train.astype(np.float64)).transform(test.astype(np.float64))
-    found = Standardiser.fit(train).transform(test)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    standardiser = Standardiser.fit(train)
+    np.testing.assert_array_equal(standardised(standardiser, test), expected.astype(np.float32))
+    wide = standardised(standardiser, test.astype(np.float64))
+    np.testing.assert_allclose(wide, expected, rtol=1e-12)
 
 
 def test_standardised_training_features_have_mean_zero_and_variance_one():
     train = np.random.default_rng(2).normal(3, 7, size=(40, 5)).astype(np.float32)
-    found = Standardiser.fit(train).transform(train)
+    found = standardised(Standardiser.fit(train), train.astype(np.float64))
     np.testing.assert_allclose(found.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(found.var(axis=0), 1, rtol=1e-12)
 
@@ -178,8 +216,8 @@ def test_a_constant_column_is_centred_and_scaled_by_one(value):
     train = np.full((1000, 1), value, np.float32)
     standardiser = Standardiser.fit(train)
     assert standardiser.scale == 1
-    assert np.all(standardiser.transform(train) == 0)
-    assert standardiser.transform(train + np.float32(8)) == pytest.approx(8, rel=1e-5)
+    assert np.all(standardised(standardiser, train) == 0)
+    assert standardised(standardiser, train + np.float32(8)) == pytest.approx(8, rel=1e-5)
 
 
 def test_large_columns_do_not_overflow():

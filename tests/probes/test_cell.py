@@ -10,13 +10,15 @@ import pytest
 from crsbench.errors import DataError
 from crsbench.features.table import write_features
 from crsbench.files import read_parquet, write_parquet
+from crsbench.probes.base import Subset, score_each
 from crsbench.probes.cell import (
     FITS,
     EvaluatedSet,
     TrainingSide,
+    fit_cell,
     predictions_schema,
-    probe_cell,
     read_evaluated_sets,
+    score_cell,
 )
 from crsbench.probes.logistic import fit_logistic
 
@@ -89,25 +91,32 @@ class RecordingProbe:
         self.calls = []
         self.outcome = outcome
 
-    def __call__(self, features, labels):
-        self.calls.append((features, labels))
-        return Recorded(n_train=len(features), **self.outcome)
+    def __call__(self, features, labels, subsets):
+        self.calls += [(features[subset.rows], labels[subset.rows]) for subset in subsets]
+        return [Recorded(n_train=len(subset.rows), **self.outcome) for subset in subsets]
 
 
-def run(train, evaluated, fit, *, subsamples=None):
-    return probe_cell(
-        train,
-        evaluated,
+def run(train, evaluated, fit, *, subsamples=None, seed_matters=False):
+    """Fit and score copies: a cell standardises what it is given in place."""
+    fits = fit_cell(
+        replace(train, features=train.features.copy()),
         fit=fit,
+        seed_matters=seed_matters,
         subsamples=draw_subsamples(train) if subsamples is None else subsamples,
         label_fractions=FRACTIONS,
         seeds=SEEDS,
-        n_classes=N_CLASSES,
     )
+    copies = (replace(item, features=item.features.copy()) for item in evaluated)
+    return score_cell(fits, copies, score=partial(score_each, threads=1), n_classes=N_CLASSES)
 
 
 logistic = partial(
-    fit_logistic, task="multiclass", n_classes=N_CLASSES, tolerance=1e-6, max_iterations=1000
+    fit_logistic,
+    task="multiclass",
+    n_classes=N_CLASSES,
+    threads=1,
+    tolerance=1e-6,
+    max_iterations=1000,
 )
 
 
@@ -129,6 +138,24 @@ def test_equal_subsamples_of_two_seeds_are_fitted_once(train, evaluated):
     assert len(probe.calls) == 2
     assert fits["fit_seed"].to_list() == [3, 3, 3, 3]
     assert predictions["seed"].unique().to_list() == [3]
+
+
+def test_where_the_seed_matters_equal_subsamples_are_two_fits(train, evaluated):
+    probe = RecordingProbe()
+    _, fits = run(train, evaluated, probe, seed_matters=True)
+    assert len(probe.calls) == 4
+    assert fits["fit_seed"].to_list() == [3, 4, 3, 4]
+
+
+def test_the_digest_of_logits_tells_fits_apart_and_is_shared_by_seeds(train, evaluated):
+    _, fits = run(train, evaluated, logistic)
+    one, two, *whole = fits["logits_digest"]
+    assert len({one, two, *whole}) == 3
+    _, again = run(train, evaluated, logistic)
+    assert again.equals(fits)
+    evaluated[3].features[0, 0] += 1
+    _, changed = run(train, evaluated, logistic)
+    assert not set(changed["logits_digest"]) & set(fits["logits_digest"])
 
 
 def test_a_fit_is_given_the_rows_of_its_subsample_in_the_order_of_the_train_split(train, evaluated):
@@ -158,7 +185,8 @@ def test_every_distinct_fit_scores_every_set_once_in_order(train, evaluated):
 def test_logits_are_those_of_the_standardised_features(train, evaluated):
     predictions, _ = run(train, evaluated, logistic)
     mean, scale = (part(train.features.astype(float), axis=0) for part in (np.mean, np.std))
-    direct = logistic((train.features - mean) / scale, train.labels)
+    whole = Subset(1.0, 3, np.arange(N_TRAIN))
+    (direct,) = logistic((train.features - mean) / scale, train.labels, [whole])
     expected = direct.logits((evaluated[2].features - mean) / scale)
     stored = predictions.filter(pl.col("label_fraction") == 1.0, pl.col("perturbation") == "blur")[
         "logits"
@@ -191,11 +219,9 @@ def test_the_order_of_the_train_split_does_not_matter(train, evaluated, rng):
 
 
 def test_a_failed_fit_is_recorded_without_logits_and_the_others_go_on(train, evaluated):
-    def fit(features, labels):
-        failed = len(features) == 6
-        outcome = ("failed", "why") if failed else ("converged", None)
-        norm = np.nan if failed else 1e-7
-        return Recorded(*outcome, n_train=len(features), gradient_norm=norm, objective=norm)
+    def fit(features, labels, subsets):
+        failure = Recorded("failed", "why", gradient_norm=np.nan, objective=np.nan)
+        return [failure if len(subset.rows) == 6 else Recorded() for subset in subsets]
 
     predictions, fits = run(train, evaluated, fit)
     assert fits.schema == FITS
@@ -216,7 +242,7 @@ def test_predictions_survive_a_file_with_infinite_and_missing_logits(train, eval
         def logits(self, features):
             return np.tile([0.5, -np.inf, np.nan], (len(features), 1))
 
-    predictions, _ = run(train, evaluated, lambda features, _: Extreme(n_train=len(features)))
+    predictions, _ = run(train, evaluated, lambda *given: [Extreme() for _ in given[2]])
     write_parquet(predictions, tmp_path / "p.parquet")
     back = read_parquet(tmp_path / "p.parquet")
     assert back.schema == predictions.schema

@@ -6,7 +6,7 @@ from scipy.special import expit, logsumexp, softmax
 from scipy.stats import ortho_group
 from sklearn.linear_model import LogisticRegression
 
-from crsbench.probes.logistic import LogisticFit, fit_logistic
+from crsbench.probes.logistic import LogisticFit, fit_rows
 
 TOLERANCE = 1e-8
 
@@ -33,7 +33,7 @@ def draw_multilabel(rng, n, d, n_labels):
 
 
 def fit(features, targets, *, task="multiclass", n_classes, tolerance=TOLERANCE, cap=10_000):
-    return fit_logistic(
+    return fit_rows(
         features, targets, task=task, n_classes=n_classes, tolerance=tolerance, max_iterations=cap
     )
 

@@ -149,11 +149,11 @@ def test_a_wrong_configuration_stops_before_anything_runs(arguments, message, pr
 
 @pytest.mark.workflow
 def test_missing_data_stop_the_run_with_how_to_get_them(project):
-    target = "results/data/aptos2019/index.parquet"
+    target = "results/data/chexpert/index.parquet"
     finished = project.snakemake(target)
     assert finished.status != 0
-    assert re.search(r"aptos2019: its folder data/aptos2019 does not exist", finished.output)
-    assert "kaggle competitions download" in finished.output
+    assert "crsbench: acquire: chexpert: its folder data/chexpert does not" in finished.output
+    assert "Copy the personal link shown there into azcopy" in finished.output
 
 
 @pytest.mark.workflow

@@ -64,12 +64,12 @@ def clinic(tmp_path_factory) -> Project:
     return project
 
 
-def stopped(project: Project, store: str) -> str:
-    """Index the dataset for another store, which must fail with one line; return the output."""
+def stopped(project: Project, store: str, rule: str) -> str:
+    """Index the dataset for another store; a rule must fail with one line. Return the output."""
     _, *options = [word.replace("results/clinic", f"results/{store}") for word in command()]
     finished = project.snakemake(f"results/{store}/data/clinic/index.parquet", *options)
     assert finished.status == 1
-    assert finished.output.count("crsbench: index: ") == 1
+    assert finished.output.count(f"crsbench: {rule}: ") == 1
     assert "Traceback" not in finished.output
     return finished.output
 
@@ -115,7 +115,7 @@ def test_a_broken_csv_stops_the_run_with_file_row_and_what_is_allowed(clinic, tm
     assert re.search(
         r"labels\.csv: unknown labels in 1 rows, first in row 3 \(.*diagnosis='melanoma'.*\); "
         r"expected one of benign, malignant in diagnosis; correct the file",
-        stopped(project, "broken"),
+        stopped(project, "broken", "verify_data"),
     )
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_image_stops_the_run_and_is_listed(clinic, tmp_path):
     project = clinic.duplicate(tmp_path / "copy")
     image = project.folder / "data/clinic/images/img005.png"
     image.write_bytes(image.read_bytes()[:200])
-    output = stopped(project, "damaged")
+    output = stopped(project, "damaged", "verify_data")
     assert "clinic: 1 of 40 images in data/clinic cannot be used" in output
     listed = pl.read_csv(project.folder / "results/damaged/data/clinic/unusable.csv")
     assert listed["path"].to_list() == ["images/img005.png"]
@@ -132,6 +132,6 @@ def test_a_damaged_image_stops_the_run_and_is_listed(clinic, tmp_path):
 def test_a_missing_folder_stops_the_run_with_how_to_get_the_data(clinic, tmp_path):
     project = clinic.duplicate(tmp_path / "copy")
     (project.folder / "data/clinic").rename(tmp_path / "moved")
-    output = stopped(project, "missing")
+    output = stopped(project, "missing", "acquire")
     assert "clinic: its folder data/clinic does not exist; get the data" in output
     assert 'Ask the study office for the folder "clinic".' in output

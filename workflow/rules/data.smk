@@ -1,4 +1,4 @@
-"""Images and labels: drawn or found, indexed, split, perturbed."""
+"""Images and labels: drawn, found or fetched; verified, indexed, split, perturbed."""
 
 
 rule phantom:
@@ -16,14 +16,55 @@ rule phantom:
         "../scripts/draw_phantom.py"
 
 
-# First of all: missing or damaged data are to be known before weights are fetched.
+# First of all: missing or damaged data are to be known before weights are fetched. No digest of
+# code here: how files are fetched changes none of them, and everything depends on this rule.
+rule acquire:
+    input:
+        lambda wildcards: PLAN.given_data(wildcards.dataset),
+    output:
+        f"{STORE}/data/{{dataset}}/acquired.json",
+    log:
+        job=f"{STORE}/logs/data/{{dataset}}/acquire.log",
+        provenance=f"{STORE}/provenance/data/{{dataset}}/acquire.json",
+    priority: 100
+    conda:
+        "../../envs/crsbench.yaml"
+    params:
+        root=lambda wildcards: PLAN.root(wildcards.dataset),
+        adapter=lambda wildcards: PLAN.adapter_module(wildcards.dataset),
+    script:
+        "../scripts/acquire_dataset.py"
+
+
+rule verify_data:
+    input:
+        acquired=rules.acquire.output,
+        accepted=lambda wildcards: PLAN.accepted_losses(wildcards.dataset),
+    output:
+        images=f"{STORE}/data/{{dataset}}/images.csv",
+        verdict=f"{STORE}/data/{{dataset}}/verdict.json",
+    log:
+        job=f"{STORE}/logs/data/{{dataset}}/verify.log",
+        provenance=f"{STORE}/provenance/data/{{dataset}}/verify.json",
+    priority: 100
+    conda:
+        "../../envs/crsbench.yaml"
+    threads: SETTINGS.extraction.threads
+    params:
+        definition=lambda wildcards: PLAN.definition_json(wildcards.dataset),
+        verify=SETTINGS.verify,
+        code=lambda wildcards: code("verify_dataset.py", PLAN.adapter_module(wildcards.dataset)),
+    script:
+        "../scripts/verify_dataset.py"
+
+
 rule index:
     input:
-        lambda wildcards: PLAN.declared_data(wildcards.dataset),
+        images=rules.verify_data.output.images,
+        accepted=lambda wildcards: PLAN.accepted_losses(wildcards.dataset),
     output:
         index=f"{STORE}/data/{{dataset}}/index.parquet",
         exclusions=f"{STORE}/data/{{dataset}}/exclusions.csv",
-        images=f"{STORE}/data/{{dataset}}/images.csv",
         duplicates=f"{STORE}/data/{{dataset}}/duplicates.csv",
     log:
         job=f"{STORE}/logs/data/{{dataset}}/index.log",
@@ -31,12 +72,10 @@ rule index:
     priority: 100
     conda:
         "../../envs/crsbench.yaml"
-    threads: SETTINGS.extraction.threads
     params:
         definition=lambda wildcards: PLAN.definition_json(wildcards.dataset),
         conflicting_labels=SETTINGS.conflicting_labels,
         near_duplicates=SETTINGS.near_duplicates,
-        verify=SETTINGS.verify,
         code=lambda wildcards: code("index_dataset.py", PLAN.adapter_module(wildcards.dataset)),
     script:
         "../scripts/index_dataset.py"

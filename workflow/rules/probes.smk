@@ -54,11 +54,11 @@ rule evaluate:
     params:
         shift=lambda wildcards: PLAN.shift[wildcards.dataset],
         uncertain=SETTINGS.uncertain,
-        metrics=SETTINGS.metrics.model_dump(),
+        metrics=lambda wildcards: SETTINGS.scoring_settings(wildcards.probe),
         record_keys=lambda wildcards: PLAN.keys_of_cell(
             wildcards.encoder, wildcards.dataset, wildcards.probe
         ),
-        settings=PLAN.protocol_json,
+        settings=lambda wildcards: PLAN.protocol_json(wildcards.probe),
         code=code("evaluate_probe.py"),
     script:
         "../scripts/evaluate_probe.py"

@@ -4,6 +4,7 @@
 rule score:
     input:
         axes=rules.aggregate.output.axes,
+        run_records=rules.aggregate.output.run_records,
         exclusions=[f"{STORE}/data/{dataset}/exclusions.csv" for dataset in PLAN.datasets],
         noted=[
             f"{STORE}/data/{dataset}/{table}.parquet"

@@ -70,7 +70,7 @@ rule case_replicates:
     params:
         shift=lambda wildcards: PLAN.shift[wildcards.dataset],
         uncertain=SETTINGS.uncertain,
-        metrics=SETTINGS.metrics.model_dump(),
+        metrics=lambda wildcards: SETTINGS.scoring_settings(wildcards.probe),
         conditions=PLAN.key_settings["conditions"],
         label_fractions=list(SETTINGS.label_fractions),
         seeds=list(SETTINGS.seeds),

@@ -11,15 +11,16 @@ from crsbench.files import read_parquet, write_parquet
 from crsbench.jobs import job
 from crsbench.probes.cell import (
     TrainingSide,
+    fit_cell,
     prediction_identity,
-    probe_cell,
     read_evaluated_sets,
+    score_cell,
 )
 from crsbench.sides import Labels, read_evaluated, read_sides
 
 with job(snakemake):
     files, params = snakemake.input, snakemake.params
-    probe, dataset = snakemake.wildcards.probe, snakemake.wildcards.dataset
+    dataset = snakemake.wildcards.dataset
     labels = Labels.read(files.index, uncertain=params.uncertain)
     sides = read_sides(files.index, files.split, labels=labels)
     train = sides["train"]
@@ -40,17 +41,22 @@ with job(snakemake):
             target: (Path(path), targets[target].samples) for target, path in shift_features.items()
         },
     )
-    fit = getattr(import_module(f"crsbench.probes.{probe}"), f"fit_{probe}")
-    predictions, fits = probe_cell(
+    probe = import_module(f"crsbench.probes.{snakemake.wildcards.probe}").PROBE
+    n_classes, threads = len(labels.classes), snakemake.threads
+    fits = fit_cell(
         TrainingSide(
             train.samples, read_features(files.clean, samples=train.samples)[1], train.labels
         ),
-        evaluated,
-        fit=partial(fit, task=labels.task, n_classes=len(labels.classes), **params.settings),
+        fit=partial(
+            probe.fit, task=labels.task, n_classes=n_classes, threads=threads, **params.settings
+        ),
+        seed_matters=probe.seed_matters,
         subsamples=read_parquet(files.subsamples),
         label_fractions=params.label_fractions,
         seeds=params.seeds,
-        n_classes=len(labels.classes),
+    )
+    predictions, fits_table = score_cell(
+        fits, evaluated, score=partial(probe.score, threads=threads), n_classes=n_classes
     )
     identity = prediction_identity(
         clean=files.clean,
@@ -62,8 +68,8 @@ with job(snakemake):
     )
     metadata = {
         "identity": json.dumps(identity),
-        "predictions_digest": frame_digest(predictions),
+        "predictions_digest": frame_digest(fits_table),
         "code_digest": params.code,
     }
     write_parquet(predictions, snakemake.output.predictions, metadata=metadata)
-    write_parquet(fits, snakemake.output.fits)
+    write_parquet(fits_table, snakemake.output.fits)

@@ -5,9 +5,9 @@ from pathlib import Path
 from crsbench.axes import read_axes_table
 from crsbench.crs import Weights
 from crsbench.crs_table import crs_notes, crs_table, near_ties
-from crsbench.files import write_csv, write_text
+from crsbench.files import read_parquet, write_csv, write_text
 from crsbench.jobs import job
-from crsbench.notes import notes_text, sample_lines
+from crsbench.notes import feature_lines, notes_text, sample_lines
 from crsbench.reference import Member, cohort_reference, load_reference
 
 with job(snakemake):
@@ -34,6 +34,7 @@ with job(snakemake):
         samples=sample_lines(inputs.exclusions, inputs.noted, inputs.prevalence),
         about_scores=crs_notes(axes, **about, previous=previous),
         near_ties=near_ties(axes, **about),
+        features=feature_lines(read_parquet(snakemake.input.run_records)),
     )
     write_text(notes, snakemake.output.notes)
     write_csv(axes, before)

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
 from crsbench.digests import generator
 from crsbench.errors import DataError
 from crsbench.evaluation import Scorer, Scoring
 from crsbench.files import read_parquet
-from crsbench.metrics import binary_top_label, log_odds, top_label
+from crsbench.metrics import binary_top_label, top_label
 from crsbench.resampling import draw_multisets
 from crsbench.sides import Labels, Side, read_evaluated, read_sides
 from crsbench.weighted_metrics import (
@@ -82,7 +81,7 @@ class CaseSet:
 
     def class_auroc(self, logits: Floats) -> Floats:
         """Return the AUROC of each class in each replicate, (R, C); NaN where it does not count."""
-        decisions = logits if self.scoring.task == "multilabel" else log_odds(logits)
+        decisions = self.scoring.decisions(logits)
         values = np.full(self.present.shape, np.nan)
         for column in np.flatnonzero(self.kept & ~np.isnan(logits).any(axis=0)):
             values[:, column] = weighted_auroc(
@@ -95,11 +94,12 @@ class CaseSet:
 
     def ece(self, logits: Floats) -> Floats:
         """Return the expected calibration error in each replicate, (R,); macro over labels."""
+        probabilities = self.scoring.probabilities(logits)
         if self.scoring.task != "multilabel":
-            return self._column_ece(*top_label(softmax(logits, axis=1), self.side.labels))
+            return self._column_ece(*top_label(probabilities, self.side.labels))
         values = np.full(self.present.shape, np.nan)
         for column in np.flatnonzero(self.kept & ~np.isnan(logits).any(axis=0)):
-            positive, outcome = expit(logits[:, column]), self.side.truth[:, column]
+            positive, outcome = probabilities[:, column], self.side.truth[:, column]
             if self.scoring.binary_confidence == "max":
                 positive, outcome = binary_top_label(positive, outcome)
             values[:, column] = self._column_ece(positive, outcome)
@@ -175,7 +175,7 @@ def read_drawn_cases(
     labels
         What the dataset's labels mean.
     metrics
-        The settings ``metrics``.
+        As `Settings.scoring_settings` returns them.
     n_replicates
         Replicates to draw.
     seed

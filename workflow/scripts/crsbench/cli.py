@@ -5,7 +5,7 @@ Verbs that concern a run take ``--configfile`` and ``--config`` as Snakemake doe
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from crsbench.axes import read_axes_table
 from crsbench.candidates import COLUMNS, read_candidates, score_candidates
 from crsbench.config import Source, merge_all, read_source
 from crsbench.crs import Weights
+from crsbench.doctor import examine
+from crsbench.encoders.cards import load_cards
 from crsbench.errors import ConfigError, CrsBenchError, DataError
 from crsbench.plan import Plan, make_plan
+from crsbench.prefetch import prefetch_weights
 from crsbench.reference import Member, cohort_reference, freeze_reference, load_reference
 from crsbench.summary import candidate_lines, plan_lines, table_lines
 
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         for line in parsed.verb(parsed):
-            print(line)
+            print(line, flush=True)
     except CrsBenchError as error:
         print(f"crsbench: {error}", file=sys.stderr)
         return 1
@@ -41,6 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     about = "list the cells of a run and how many records each yields"
     _of_a_run(_verb(verbs, "plan", _plan, about))
+    about = "say before a run what is missing, how to get it, and what the run will take"
+    _of_a_run(_verb(verbs, "doctor", _doctor, about))
+    about = "fetch and convert the weights of all encoders of a run, so that it can run offline"
+    _of_a_run(_verb(verbs, "prefetch", _prefetch, about))
+    _add_card(verbs)
     about = "print a run's table of scores, its notes and the paths of its results"
     _of_a_run(_verb(verbs, "show", _show, about))
     _add_score(verbs)
@@ -48,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-Verb = Callable[[argparse.Namespace], list[str]]
+Verb = Callable[[argparse.Namespace], Iterable[str]]
 
 
 def _verb(verbs: Any, name: str, run: Verb, about: str) -> argparse.ArgumentParser:
@@ -60,6 +68,14 @@ def _verb(verbs: Any, name: str, run: Verb, about: str) -> argparse.ArgumentPars
 def _of_a_run(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--configfile", nargs="+", default=[], metavar="FILE")
     verb.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE")
+
+
+def _add_card(verbs: Any) -> None:
+    about = "print an encoder's card with all that it leaves out, and draw what the encoder sees"
+    card = _verb(verbs, "card", _card, about)
+    card.add_argument("name", metavar="NAME", help="an encoder of encoder_definitions")
+    card.add_argument("--image", type=Path, metavar="FILE", help="an image; else one is drawn")
+    _of_a_run(card)
 
 
 def _add_score(verbs: Any) -> None:
@@ -84,6 +100,34 @@ def _add_reference(verbs: Any) -> None:
 
 def _plan(parsed: argparse.Namespace) -> list[str]:
     return plan_lines(_read_plan(parsed))
+
+
+def _doctor(parsed: argparse.Namespace) -> Iterator[str]:
+    return examine(_read_plan(parsed))
+
+
+def _prefetch(parsed: argparse.Namespace) -> Iterator[str]:
+    options = [
+        *(["--configfile", *parsed.configfile] if parsed.configfile else []),
+        *(["--config", *parsed.config] if parsed.config else []),
+    ]
+    return prefetch_weights(_read_plan(parsed), options)
+
+
+def _card(parsed: argparse.Namespace) -> Iterator[str]:
+    from crsbench.card_check import check_card  # imports torch, which no other verb needs
+
+    settings = _read_plan(parsed).settings
+    cards = load_cards(settings.encoder_definitions)
+    if parsed.name not in cards:
+        raise ConfigError(
+            f"card {parsed.name}: not defined in {', '.join(settings.encoder_definitions)}; "
+            f"defined: {', '.join(cards)}"
+        )
+    picture = Path(settings.store) / "cards" / f"{parsed.name}.png"
+    return check_card(
+        cards[parsed.name], parsed.image, picture=picture, max_side_px=settings.max_side_px
+    )
 
 
 def _show(parsed: argparse.Namespace) -> list[str]:

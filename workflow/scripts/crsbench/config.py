@@ -22,7 +22,7 @@ SEVERITIES = (1, 2, 3)
 MOST_EXACT_SEEDS = 10
 
 Perturbation = Literal["blur", "jpeg", "contrast", "rician", "fov"]
-Probe = Literal["logistic"]
+Probe = Literal["logistic", "mlp", "knn"]
 Analysis = Literal["bootstrap", "case_bootstrap", "validity"]
 SeedDraws = Literal["paired", "exact", "per_dataset"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -69,6 +69,22 @@ class Logistic(Model):
 
     tolerance: Annotated[float, Field(gt=0)]
     max_iterations: Annotated[int, Field(gt=0)]
+
+
+class Mlp(Model):
+    """Size and training of the perceptron probe."""
+
+    hidden: Annotated[int, Field(gt=0)]
+    learning_rate: Annotated[float, Field(gt=0)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    batch_size: Annotated[int, Field(gt=0)]
+    epochs: Annotated[int, Field(gt=0)]
+
+
+class Knn(Model):
+    """The probe of nearest neighbours."""
+
+    n_neighbours: Annotated[int, Field(gt=0)]
 
 
 class Metrics(Model):
@@ -161,7 +177,8 @@ class Settings(Model):
     encoder_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
     dataset_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
     missing: Literal["error", "skip"]
-    verify: Literal["full", "size"]
+    verify: Literal["full", "sample", "size"]
+    unlike_release: Literal["error", "warn"]
 
     split: Split
     uncertain: Literal["mask", "zeros", "ones", "mixed"]
@@ -169,7 +186,10 @@ class Settings(Model):
     near_duplicates: Annotated[int, Field(ge=0, le=24)] | None
     max_side_px: Annotated[int, Field(gt=0)]
     severities: Severities
+    depth_features: bool
     logistic: Logistic
+    mlp: Mlp
+    knn: Knn
     metrics: Metrics
     robustness_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]
     score: Score
@@ -210,7 +230,13 @@ class Settings(Model):
 
     def probe_settings(self, probe: Probe) -> dict[str, float | int]:
         """Return the settings of one probe: what a change of it must re-fit."""
-        return {"logistic": self.logistic}[probe].model_dump()
+        settings: Model = getattr(self, probe)
+        return settings.model_dump()
+
+    def scoring_settings(self, probe: Probe) -> dict[str, Any]:
+        """Return how the predictions of a probe are scored: what a change of it re-evaluates."""
+        n_votes = self.knn.n_neighbours if probe == "knn" else None
+        return {**self.metrics.model_dump(), "n_votes": n_votes}
 
     @property
     def reference_files(self) -> list[str]:

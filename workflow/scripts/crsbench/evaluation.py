@@ -69,6 +69,9 @@ class Scoring:
     n_bins, specificity, binary_confidence
         The settings of that name. ``ece`` of multi-label data follows `binary_confidence`;
         ``ece_max_confidence`` is that of max(p, 1 - p).
+    n_votes
+        How many votes the probabilities are shares of, or None if they are no shares. Equal shares
+        are then equal numbers: they tie, and lie in one bin, whatever their logits were rounded to.
     """
 
     task: Task
@@ -77,12 +80,24 @@ class Scoring:
     n_bins: int
     specificity: float
     binary_confidence: Literal["positive", "max"]
+    n_votes: int | None = None
 
     @classmethod
     def of(cls, labels: Labels, sides: Mapping[str, Side], metrics: Mapping[str, Any]) -> Self:
-        """Take what a dataset's labels mean, its sides, and the settings ``metrics``."""
+        """Take what a dataset's labels mean, its sides, and `Settings.scoring_settings`."""
         dropped = dropped_classes(sides["train"].truth, sides["test"].truth, classes=labels.classes)
         return cls(labels.task, labels.classes, list(dropped), **metrics)
+
+    def probabilities(self, logits: Floats) -> Floats:
+        """Return the probabilities of classes, or of labels being positive, ``(N, C)``."""
+        values = expit(logits) if self.task == "multilabel" else softmax(logits, axis=1)
+        return values if self.n_votes is None else np.rint(values * self.n_votes) / self.n_votes
+
+    def decisions(self, logits: Floats) -> Floats:
+        """Return what the samples are ranked by, one class or label a column, ``(N, C)``."""
+        if self.n_votes is not None:
+            return self.probabilities(logits)
+        return logits if self.task == "multilabel" else log_odds(logits)
 
 
 @dataclass
@@ -155,11 +170,10 @@ class Scorer:
         """Return the metrics of logits ``(N, C)``."""
         wide = np.asarray(logits, dtype=np.float64)
         fitted = self.kept & ~np.isnan(wide).any(axis=0)
+        scores = self._discrimination(self._scoring.decisions(wide), fitted)
         if self._scoring.task == "multilabel":
-            scores = self._discrimination(wide, fitted)
             self._add_label_metrics(scores, wide, fitted)
         else:
-            scores = self._discrimination(log_odds(wide), fitted)
             self._add_class_metrics(scores, wide)
         return scores
 
@@ -187,7 +201,7 @@ class Scorer:
     def _add_class_metrics(self, scores: Scores, logits: Floats) -> None:
         """One label of several classes: top-label confidence, over all samples."""
         labels, n_bins = self._labels, self._scoring.n_bins
-        probabilities = softmax(logits, axis=1)
+        probabilities = self._scoring.probabilities(logits)
         confidence, correct = top_label(probabilities, labels)
         scores.add("ece", expected_calibration_error, confidence, correct, n_bins=n_bins)
         scores.add("adaptive_ece", adaptive_calibration_error, confidence, correct, n_groups=n_bins)
@@ -203,7 +217,7 @@ class Scorer:
     def _add_label_metrics(self, scores: Scores, logits: Floats, fitted: Bools) -> None:
         """Several binary labels: each over its unmasked samples, then the macro average."""
         truth, logits, n_bins = self.truth[:, fitted], logits[:, fitted], self._scoring.n_bins
-        positive = expit(logits)
+        positive = self._scoring.probabilities(logits)
         confidence, correct = binary_top_label(positive, truth)
         of_positive = expected_calibration_error(positive, truth, n_bins=n_bins)
         of_maximum = expected_calibration_error(confidence, correct, n_bins=n_bins)

@@ -2,7 +2,7 @@
 
 A log mirrors its output's path and holds what the library logs, warnings, and the traceback of a
 failure; the terminal gets one line. Machine, time and duration stand in ``provenance/*.json``,
-not in results: those are the same on every machine.
+not in results: those are the same on every machine. Secrets of links stand in neither.
 """
 
 import json
@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 from crsbench import __version__
 from crsbench.errors import CrsBenchError
 from crsbench.files import write_json
+from crsbench.redaction import redacted
 
 _LOG = logging.getLogger(__name__)
 _RECORDED_PACKAGES = (
@@ -64,15 +65,24 @@ def job(snakemake: Any) -> Iterator[None]:
 def _start_log(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     in_file = logging.FileHandler(path, mode="w", encoding="utf-8")
-    in_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    in_file.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     on_terminal = logging.StreamHandler()
+    on_terminal.setFormatter(_Redacting())
     on_terminal.setLevel(logging.WARNING)
     on_terminal.addFilter(lambda record: not getattr(record, "only_in_file", False))
     logging.basicConfig(level=logging.INFO, handlers=[in_file, on_terminal], force=True)
     logging.captureWarnings(True)
 
 
+class _Redacting(logging.Formatter):
+    """Formats a record, its traceback included, without secrets of links."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
 def _fail(snakemake: Any, message: str) -> None:
+    message = redacted(message)
     _LOG.error("%s", message, exc_info=True, extra={"only_in_file": True})
     sys.stderr.write(f"crsbench: {snakemake.rule}: {message}\n  log: {snakemake.log.job}\n")
     logging.shutdown()
@@ -83,7 +93,7 @@ def _provenance(snakemake: Any, *, started: datetime, seconds: float) -> dict[st
     return {
         "rule": snakemake.rule,
         "wildcards": dict(snakemake.wildcards.items()),
-        "params": json.loads(json.dumps(dict(snakemake.params.items()), default=str)),
+        "params": json.loads(redacted(json.dumps(dict(snakemake.params.items()), default=str))),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
         "threads": snakemake.threads,

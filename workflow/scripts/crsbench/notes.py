@@ -1,7 +1,8 @@
 """The notes beside a table of scores: what was left out, and what its reader has to know.
 
 Nothing that changes who is compared with whom goes unsaid: excluded cells and samples, dropped
-classes, undefined scores, near ties, and anchors that moved since the table was last made.
+classes, suspect features, undefined scores, near ties, and anchors that moved since the table was
+last made.
 """
 
 import json
@@ -23,6 +24,7 @@ def notes_text(
     samples: Iterable[str],
     about_scores: pl.DataFrame,
     near_ties: pl.DataFrame,
+    features: Iterable[str],
 ) -> str:
     """Return the notes as Markdown.
 
@@ -38,6 +40,8 @@ def notes_text(
         Scope, kind and text of each note (`crsbench.crs_table.crs_notes`).
     near_ties
         Relations of dominance that a small change would turn over.
+    features
+        Lines about features (`feature_lines`).
     """
     n_cells = int(reference.cells.observed.sum())
     sections = {
@@ -49,6 +53,7 @@ def notes_text(
             f"{encoder} on {dataset}: {reason}" for encoder, dataset, reason in excluded
         ],
         "Samples and classes": list(samples),
+        "Features": list(features),
         "Scores": [f"{scope}, {kind}: {text}" for scope, kind, text in about_scores.iter_rows()],
         "Near ties of dominance": _tie_lines(near_ties),
     }
@@ -88,6 +93,32 @@ def sample_lines(
     for path in map(Path, prevalence):
         notes = pl.read_csv(path, schema_overrides={"note": pl.String})["note"].drop_nulls()
         lines += [f"{path.parent.name}: {note}" for note in notes if note]
+    return lines
+
+
+def feature_lines(run_records: pl.DataFrame) -> list[str]:
+    """Return a line for each feature table that is suspect.
+
+    Two encoders that give the same bits are a sign that one's weights or options were ignored.
+
+    Parameters
+    ----------
+    run_records
+        Columns encoder, target, feature_values_digest and feature_flags.
+    """
+    columns = ("encoder", "target", "feature_flags", "feature_values_digest")
+    tables = run_records.select(columns).unique(maintain_order=True)
+    lines = []
+    holders: dict[tuple[str, str], str] = {}
+    for encoder, target, flags, digest in tables.iter_rows():
+        if flags:
+            lines.append(f"{encoder} on {target}: {flags}")
+        holder = holders.setdefault((target, digest), encoder)
+        if holder != encoder:
+            lines.append(
+                f"{encoder} and {holder} on {target}: bit-identical features; are the weights or "
+                "the options of one ignored?"
+            )
     return lines
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from crsbench.config import (
     SEVERITIES,
+    Probe,
     Settings,
     Source,
     check_settings,
@@ -26,26 +27,30 @@ from crsbench.datasets.definitions import (
     load_definitions,
     missing_data,
 )
+from crsbench.datasets.locks import lock_of
 from crsbench.encoders.cards import EncoderCard, load_cards
 from crsbench.errors import ConfigError
 from crsbench.records import Cell, RunKey, conditions, enumerate_run_keys
 from crsbench.reference import load_reference
 
-#: Settings that the records carry: those that can change a number in them.
+#: Settings that all records carry beside those of their probe: what can change a number in them.
 _PROTOCOL = (
     "split", "uncertain", "conflicting_labels", "near_duplicates", "max_side_px", "severities",
-    "logistic", "metrics", "label_fractions",
+    "metrics", "label_fractions",
 )  # fmt: skip
 #: Settings that files of the store depend on: a run that shares it cannot have its own.
-_OF_THE_STORE = (*_PROTOCOL, "shift", "seeds", "perturbations", "verify")
+_OF_THE_STORE = (
+    *_PROTOCOL, *get_args(Probe), "shift", "seeds", "perturbations", "verify", "depth_features",
+)  # fmt: skip
 #: Neutral values of the descriptive parts: editing those re-runs nothing.
 _NEUTRAL_DEFINITION = {
     "label": "-", "domain": "-", "licence": "not stated", "citation": "", "synthetic": False,
+    "access": "", "release": None, "n_images": None,
 }  # fmt: skip
 _NEUTRAL_CARD = {
     "label": "-", "group": "generalist", "domain": None, "gated": None, "source": "",
     "lora_targets": None, "blocks": None, "depth_indices": (), "skip_datasets": (),
-    "size_class": "medium", "pretraining_overlap": (),
+    "size_class": "medium", "cost": None, "pretraining_overlap": (),
 }  # fmt: skip
 
 
@@ -99,10 +104,9 @@ class Plan:
         """Enumerate the run records that this run must yield."""
         return planned_keys(self.key_settings)
 
-    @cached_property
-    def protocol_json(self) -> str:
-        """The settings that can change a record, as JSON: every record carries them."""
-        return json.dumps(self.settings.model_dump(include=set(_PROTOCOL)), sort_keys=True)
+    def protocol_json(self, probe: str) -> str:
+        """Return the settings that can change a record of a probe, as JSON: the record has them."""
+        return json.dumps(self.settings.model_dump(include={*_PROTOCOL, probe}), sort_keys=True)
 
     @cached_property
     def synthetic(self) -> bool:
@@ -129,6 +133,10 @@ class Plan:
         neutral = self.encoders[encoder].model_copy(update=_NEUTRAL_CARD)
         return neutral.model_dump_json(exclude_defaults=True)
 
+    def depth_indices(self, encoder: str) -> list[int]:
+        """Return the blocks after which an encoder's features are wanted; none if not at all."""
+        return list(self.encoders[encoder].depth_indices) if self.settings.depth_features else []
+
     def root(self, dataset: str) -> str:
         """Return the folder that the paths in a dataset's index start at."""
         return str(self.datasets[dataset].root)
@@ -148,13 +156,26 @@ class Plan:
         """Return the library module that builds the encoder."""
         return f"encoders.loaders.{self.encoders[encoder].loader}"
 
-    def declared_data(self, dataset: str) -> list[str]:
-        """Return what indexing reads: a phantom's folder, or the label files that are there."""
+    def given_data(self, dataset: str) -> list[str]:
+        """Return what acquisition starts from: a phantom's folder, or label files of the user.
+
+        Label files that acquisition itself has fetched are not among them: they are there in the
+        second call of Snakemake and not in the first, and would look like a change.
+        """
         definition = self.datasets[dataset]
         if definition.phantom is not None:
             return [str(definition.root)]
-        accepted = [] if definition.exclusions is None else [definition.exclusions]
-        return [str(path) for path in [*label_files(definition), *accepted] if path.is_file()]
+        fetched = lock_of(definition.root).placed
+        return [
+            str(path)
+            for path in label_files(definition)
+            if path.is_file() and path.relative_to(definition.root).as_posix() not in fetched
+        ]
+
+    def accepted_losses(self, dataset: str) -> list[str]:
+        """Return the user's list of images that are left out, if there is one."""
+        exclusions = self.datasets[dataset].exclusions
+        return [str(exclusions)] if exclusions is not None and exclusions.is_file() else []
 
 
 def planned_keys(key_settings: Mapping[str, Any]) -> Iterator[RunKey]:
@@ -292,7 +313,7 @@ def _check_reference(settings: Settings) -> None:
 def _absent(settings: Settings, definitions: Mapping[str, DatasetDefinition]) -> dict[str, str]:
     """Return the selected data that are not there and how to get them, where they may be skipped.
 
-    With ``missing: error`` nothing is looked at here: indexing raises the same message.
+    With ``missing: error`` nothing is looked at here: acquisition fetches them, or says how.
     """
     if settings.missing == "error":
         return {}

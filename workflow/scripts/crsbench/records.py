@@ -57,9 +57,11 @@ _IDENTITY = {
     "weights_digest": pl.String(),
     "transform_digest": pl.String(),
     "features_digest": pl.String(),
+    "feature_values_digest": pl.String(),
     "predictions_digest": pl.String(),
     "code_digest": pl.String(),
     "feature_dtype": pl.String(),
+    "feature_flags": pl.String(),
     "input_min": pl.Float64(),
     "input_max": pl.Float64(),
 }

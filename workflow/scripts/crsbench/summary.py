@@ -1,6 +1,5 @@
 """Summaries for the terminal: the plan of a run, and its table of scores."""
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -35,20 +34,30 @@ _ROUNDING = 1e-9
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """Return the cells of a plan with the records each yields, and the totals."""
-    keys = list(plan.run_keys())
-    per_cell = Counter((key.encoder, key.dataset) for key in keys)
+    """Return the cells of a plan with the records each yields, and the totals.
+
+    Both are those of the primary probe. Further probes are counted apart.
+    """
+    primary, *others = plan.settings.probes
+    keys: dict[str, list[RunKey]] = {probe: [] for probe in plan.settings.probes}
+    for key in plan.run_keys():
+        keys[key.probe].append(key)
     table = [("encoder", "dataset", "records", "rows", "of which shift")]
     for cell in plan.cells:
-        own = [key for key in keys if (key.encoder, key.dataset) == cell]
+        own = [key for key in keys[primary] if (key.encoder, key.dataset) == cell]
         shifted = sum(key.target != key.dataset for key in own)
-        table.append((*cell, str(per_cell[cell]), str(len(_rows(own))), str(shifted)))
+        table.append((*cell, str(len(own)), str(len(_rows(own))), str(shifted)))
     return [
-        *_aligned(table),
+        *aligned(table),
         "",
         *(f"excluded: {encoder} on {dataset}: {why}" for encoder, dataset, why in plan.excluded),
-        f"{len(plan.cells)} cells, {len(keys):,} run records, {len(_rows(keys)):,} metric rows",
+        f"{len(plan.cells)} cells, {_counts(keys[primary])}",
+        *(f"counted apart, not scored: {probe}: {_counts(keys[probe])}" for probe in others),
     ]
+
+
+def _counts(keys: list[RunKey]) -> str:
+    return f"{len(keys):,} run records, {len(_rows(keys)):,} metric rows"
 
 
 def _rows(keys: list[RunKey]) -> set[RunKey]:
@@ -72,7 +81,7 @@ def table_lines(folder: Path) -> list[str]:
     analyses = [folder / name for name in ("bootstrap", "validity") if (folder / name).is_dir()]
     figures = sorted((folder / "figures").glob("*.png"))
     return [
-        *_aligned(_score_table(rows, columns)),
+        *aligned(_score_table(rows, columns)),
         "",
         *remarks,
         *notes,
@@ -99,7 +108,7 @@ def candidate_lines(table: pl.DataFrame, names: Collection[str]) -> list[str]:
         if saturated
     ]
     return [
-        *_aligned(_score_table(table, [])),
+        *aligned(_score_table(table, [])),
         "",
         f"reference {name} {digest[:12]}; candidates: {', '.join(candidates['encoder'])}",
         *beyond,
@@ -175,7 +184,8 @@ def _formatted(form: str, value: object) -> str:
     return _UNDEFINED if value is None else form.format(value)
 
 
-def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
+def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the rows of a table as lines, its columns padded to one width each."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, cast
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from crsbench.config import Model, Name, describe_errors, read_yaml
+from crsbench.datasets.releases import Release
 from crsbench.datasets.tables import Listing
 from crsbench.errors import ConfigError
 
@@ -69,8 +70,12 @@ class DatasetDefinition(Model):
         CSV (sample, path, reason) of damaged or missing images whose loss is accepted.
     access, licence, citation
         How to get it, under what terms, what to cite.
+    release
+        What its publisher released: files, mirrors, digests, counts. None where nothing is known.
     synthetic
         Whether it shows no real case.
+    n_images
+        About how many images it has; only the estimates of ``crsbench doctor`` read it.
     csv, columns
         Only for the adapter ``folder``: its label file below the root, and that file's columns.
     phantom
@@ -91,7 +96,9 @@ class DatasetDefinition(Model):
     access: str = ""
     licence: str = "not stated"
     citation: str = ""
+    release: Release | None = None
     synthetic: bool = False
+    n_images: Annotated[int, Field(gt=0)] | None = None
     csv: Text = "labels.csv"
     columns: Columns = Columns()
     phantom: PhantomDrawing | None = None

@@ -26,7 +26,26 @@ LISTING_SCHEMA = pl.Schema(
         "label_source": pl.String(),
     }
 )
+#: What verification saw of each image. ``decoded`` is ``yes``, or says why it was not; ``sha256``
+#: is that of the file, null where it was not read; ``note`` names conversions.
+IMAGES_SCHEMA = pl.Schema(
+    {
+        "sample": pl.String(),
+        "path": pl.String(),
+        "bytes": pl.Int64(),
+        "sha256": pl.String(),
+        "mode": pl.String(),
+        "width_px": pl.Int64(),
+        "height_px": pl.Int64(),
+        "perceptual_hash": pl.String(),
+        "decoded": pl.String(),
+        "note": pl.String(),
+    }
+)
 EXCLUSIONS_SCHEMA = pl.Schema({"sample": pl.String(), "path": pl.String(), "reason": pl.String()})
+
+#: What the column ``decoded`` says of an image that has no label.
+NO_LABEL = "no label"
 
 #: Column of a label table with the row's number in its file; the header is row 1.
 ROW = "row of the file"
@@ -209,6 +228,11 @@ def labelled(table: pl.DataFrame, path: Path, *, labels: pl.Expr, allowed: str) 
         f"{path}: unknown labels in {unknown.height} rows, first in row {row[ROW]} ({values}); "
         f"expected {allowed}; correct the file or the classes of the definition"
     )
+
+
+def read_images(path: str | Path) -> pl.DataFrame:
+    """Read a table of verified images."""
+    return pl.read_csv(path, schema=IMAGES_SCHEMA)
 
 
 def excluded(frame: pl.DataFrame, *, reason: pl.Expr | str) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from crsbench.encoders.cards import (
+from crsbench.encoders.steps import (
     Convert,
     Crop,
     Normalise,

@@ -8,6 +8,7 @@ names it.
 import hashlib
 import importlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,9 @@ from crsbench.errors import WeightsError
 from crsbench.files import written_atomically
 
 LOADERS = "crsbench.encoders.loaders"
+
+#: From a module, a batch (N, 3, H, W) and zero-based blocks to the features (N, D) after each.
+FeaturesAtDepths = Callable[[torch.nn.Module, torch.Tensor, Sequence[int]], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,9 @@ def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
     WeightsError
         The checkpoint cannot be had, or its tensors are not those of the architecture.
     """
-    loader = _loader(card)
-    state, source = loader.load_source(card)
+    state, source = _loader(card).load_source(card)
     state = {name: _as_stored(tensor) for name, tensor in sorted(state.items())}
-    check_tensors(state, loader.build(card).state_dict(), card.name)
+    check_tensors(state, build_encoder(card).state_dict(), card.name)
     metadata = {
         "source": source.description,
         "source_sha256": source.sha256,
@@ -61,6 +64,12 @@ def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
         save_file(state, temporary, metadata=metadata)
         _sort_metadata(temporary)
     return metadata
+
+
+def build_encoder(card: EncoderCard) -> torch.nn.Module:
+    """Return the network of a card, with whatever weights it is built with."""
+    module: torch.nn.Module = _loader(card).build(card)
+    return module
 
 
 def _sort_metadata(path: Path) -> None:
@@ -89,11 +98,28 @@ def load_encoder(card: EncoderCard, path: str | Path) -> LoadedEncoder:
     """
     metadata = read_weights_metadata(path)
     state = load_file(path)
-    module = _loader(card).build(card)
+    module = build_encoder(card)
     check_tensors(state, module.state_dict(), f"{card.name}: {path}")
     module.load_state_dict(state)
     module.eval().requires_grad_(False)
     return LoadedEncoder(card, module, metadata["weights_digest"])
+
+
+def depth_function(card: EncoderCard) -> FeaturesAtDepths:
+    """Return the loader's function for features inside the encoder.
+
+    Raises
+    ------
+    WeightsError
+        The loader has none.
+    """
+    loader = _loader(card)
+    if not hasattr(loader, "features_at_depths"):
+        raise WeightsError(
+            f"{card.name}: the loader {card.loader} gives no features inside an encoder; remove "
+            "depth_indices from its card"
+        )
+    return loader.features_at_depths
 
 
 def read_weights_metadata(path: str | Path) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """One cell, one probe: all its fits, and the logits of every evaluated set under each of them.
 
 Features are standardised with the statistics of the whole train split, whatever the fraction. Fits
-on the same rows are made once: at 100 % labels that is one fit for all seeds. A fit that failed
-has a row among the fits and no logits; the others go on.
+on the same rows are made once: at 100 % labels that is one fit for all seeds, unless the seed
+matters to the probe. A fit that failed has a row among the fits and no logits; the others go on.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +14,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from crsbench.digests import digest, frame_digest
 from crsbench.errors import DataError
 from crsbench.features.table import Standardiser, check_finite, read_features
 from crsbench.files import read_metadata
-from crsbench.probes.base import SCORING, Fit
+from crsbench.probes.base import SCORING, Features, Fit, Subset
 from crsbench.records import CLEAN
-
-FitProbe = Callable[[NDArray[np.float64], NDArray[Any]], Fit]
 
 FITS = pl.Schema(
     {
@@ -33,6 +32,7 @@ FITS = pl.Schema(
         "iterations": pl.Int64(),
         "gradient_norm": pl.Float64(),
         "objective": pl.Float64(),
+        "logits_digest": pl.String(),
     }
 )
 
@@ -62,13 +62,13 @@ class TrainingSide:
     samples
         N identifiers.
     features
-        ``(N, D)``, not standardised.
+        ``(N, D)`` float32, not standardised.
     labels
         ``(N,)`` class indices, or ``(N, L)`` of 1, 0, and NaN for masked.
     """
 
     samples: Sequence[str]
-    features: NDArray[np.floating]
+    features: Features
     labels: NDArray[Any]
 
 
@@ -81,7 +81,7 @@ class EvaluatedSet:
     perturbation: str
     severity: int
     samples: Sequence[str]
-    features: NDArray[np.floating]
+    features: Features
 
     def __str__(self) -> str:
         return f"{self.target}, {self.side}, {self.perturbation} severity {self.severity}"
@@ -121,60 +121,92 @@ def read_evaluated_sets(
         yield EvaluatedSet(target, "test", CLEAN, 0, *read_features(path, samples=wanted))
 
 
-def probe_cell(
+@dataclass(frozen=True)
+class CellFits:
+    """All fits of one probe on one cell.
+
+    Attributes
+    ----------
+    scoring
+        The distinct fits that can score, by label fraction and by the first seed that has them.
+    standardiser
+        Brings features to the scale that they were fitted on.
+    table
+        `FITS` but for the digests of logits, one row per fraction and seed.
+    """
+
+    scoring: Mapping[tuple[float, int], Fit]
+    standardiser: Standardiser
+    table: pl.DataFrame
+
+
+def fit_cell(
     train: TrainingSide,
-    evaluated: Iterable[EvaluatedSet],
     *,
-    fit: FitProbe,
+    fit: Callable[[Features, NDArray[Any], Sequence[Subset]], Sequence[Fit]],
+    seed_matters: bool,
     subsamples: pl.DataFrame,
     label_fractions: Sequence[float],
     seeds: Sequence[int],
-    n_classes: int,
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Fit a probe on every label subsample of a cell and score all evaluated sets.
+) -> CellFits:
+    """Fit a probe on every label subsample of a cell.
 
     Parameters
     ----------
     train
-        The train split.
-    evaluated
-        What to score, read one at a time.
+        The train split. Its features are standardised in place: there is no memory for a second
+        matrix of the largest size.
     fit
-        Fits standardised features ``(n, D)`` and their labels.
+        `Probe.fit`, given all but the features, the labels and the training sets.
+    seed_matters
+        Whether two seeds with the same rows are two fits.
     subsamples
         Columns seed, sample, label_fraction: the smallest fraction whose subsample holds it.
-
-    Returns
-    -------
-    predictions
-        `predictions_schema`, in the order of fractions, seeds, evaluated sets, samples. ``seed``
-        is the first of the seeds that share the fit.
-    fits
-        `FITS`, one row per fraction and seed.
 
     Raises
     ------
     DataError
         If a subsample is empty or has samples outside the train split, or if features are not
-        finite or not of the same width.
+        finite.
     """
     check_finite(train.features, train.samples, where="train split")
     standardiser = Standardiser.fit(train.features)
-    features = standardiser.transform(train.features)
-    by_rows: dict[bytes, Fit] = {}
-    distinct: dict[tuple[float, int], Fit] = {}
+    standardiser.apply(train.features)
+    keys, subsets = _distinct_subsets(
+        train.samples, subsamples, label_fractions, seeds, seed_matters=seed_matters
+    )
+    fits = fit(train.features, train.labels, subsets)
+    scoring: dict[tuple[float, int], Fit] = {}
+    first_seeds: dict[tuple[float, int], int] = {}
     rows_of_fits = []
+    for (fraction, seed), number in keys.items():
+        first_seed = first_seeds.setdefault((fraction, number), seed)
+        rows_of_fits.append((fraction, seed, first_seed, *_diagnostics(fits[number]), None))
+        if fits[number].status in SCORING:
+            scoring[fraction, first_seed] = fits[number]
+    return CellFits(scoring, standardiser, pl.DataFrame(rows_of_fits, schema=FITS, orient="row"))
+
+
+def _distinct_subsets(
+    samples: Sequence[str],
+    subsamples: pl.DataFrame,
+    label_fractions: Sequence[float],
+    seeds: Sequence[int],
+    *,
+    seed_matters: bool,
+) -> tuple[dict[tuple[float, int], int], list[Subset]]:
+    """Return the number of each fraction and seed's training set, and the sets by number."""
+    numbers: dict[tuple[bytes, int | None], int] = {}
+    subsets: list[Subset] = []
+    keys = {}
     for fraction in label_fractions:
-        first_seed: dict[bytes, int] = {}
-        for seed, rows in _subsample_rows(subsamples, train.samples, fraction, seeds).items():
-            identity = rows.tobytes()
-            if identity not in by_rows:
-                by_rows[identity] = fit(features[rows], train.labels[rows])
-            fitted, fit_seed = by_rows[identity], first_seed.setdefault(identity, seed)
-            distinct[fraction, fit_seed] = fitted
-            rows_of_fits.append((fraction, seed, fit_seed, *_diagnostics(fitted)))
-    predictions = _score_sets(evaluated, distinct, standardiser, n_classes=n_classes)
-    return predictions, pl.DataFrame(rows_of_fits, schema=FITS, orient="row")
+        for seed, rows in _subsample_rows(subsamples, samples, fraction, seeds).items():
+            identity = rows.tobytes(), seed if seed_matters else None
+            if identity not in numbers:
+                numbers[identity] = len(subsets)
+                subsets.append(Subset(fraction, seed, rows))
+            keys[fraction, seed] = numbers[identity]
+    return keys, subsets
 
 
 def _subsample_rows(
@@ -210,23 +242,74 @@ def _finite_or_null(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _score_sets(
+def score_cell(
+    fits: CellFits,
     evaluated: Iterable[EvaluatedSet],
-    fits: Mapping[tuple[float, int], Fit],
-    standardiser: Standardiser,
     *,
+    score: Callable[[Sequence[Fit], Features], NDArray[np.floating]],
     n_classes: int,
-) -> pl.DataFrame:
-    scoring = {key: fitted for key, fitted in fits.items() if fitted.status in SCORING}
-    tables: dict[tuple[float, int], list[pl.DataFrame]] = {key: [] for key in scoring}
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Score all evaluated sets under all fits of a cell.
+
+    Parameters
+    ----------
+    fits
+        As `fit_cell` returns them.
+    evaluated
+        What to score, read one at a time. Their features are standardised in place.
+    score
+        `Probe.score`, given the number of threads.
+
+    Returns
+    -------
+    predictions
+        `predictions_schema`, in the order of fractions, seeds, evaluated sets, samples. ``seed``
+        is the first of the seeds that share the fit.
+    fits
+        `FITS`, one row per fraction and seed, with the digest of all logits of the fit.
+
+    Raises
+    ------
+    DataError
+        If features are not finite or not of the train split's width.
+    """
+    tables: dict[tuple[float, int], list[pl.DataFrame]] = {key: [] for key in fits.scoring}
+    digests: dict[tuple[float, int], list[str]] = {key: [] for key in fits.scoring}
     for item in evaluated:
         check_finite(item.features, item.samples, where=str(item))
-        _check_width(item, len(standardiser.mean))
-        features = standardiser.transform(item.features)
-        for key, fitted in scoring.items():
-            tables[key].append(_prediction_table(key, item, fitted.logits(features)))
-    ordered = [table for key in scoring for table in tables[key]]
-    return pl.concat([predictions_schema(n_classes).to_frame(), *ordered])
+        _check_width(item, len(fits.standardiser.mean))
+        fits.standardiser.apply(item.features)
+        keys = _key_columns(item)
+        identity = frame_digest(keys)
+        logits = score(list(fits.scoring.values()), item.features) if fits.scoring else ()
+        for key, of_fit in zip(fits.scoring, logits, strict=True):
+            stored = np.asarray(of_fit, dtype=np.float32, order="C")
+            tables[key].append(_prediction_table(key, keys, stored))
+            digests[key].append(digest(identity, stored.tobytes()))
+    ordered = [table for key in fits.scoring for table in tables[key]]
+    predictions = pl.concat([predictions_schema(n_classes).to_frame(), *ordered])
+    return predictions, _with_digests(fits.table, digests)
+
+
+def _with_digests(
+    fits: pl.DataFrame, digests: Mapping[tuple[float, int], Sequence[str]]
+) -> pl.DataFrame:
+    of_fit = {key: digest(*of_sets) for key, of_sets in digests.items()}
+    keys = fits.select("label_fraction", "fit_seed").iter_rows()
+    column = pl.Series("logits_digest", [of_fit.get(key) for key in keys], dtype=pl.String())
+    return fits.with_columns(column)
+
+
+def _key_columns(item: EvaluatedSet) -> pl.DataFrame:
+    """Return the columns of a predictions table that all fits share."""
+    same = {
+        "target": pl.lit(item.target),
+        "side": pl.lit(item.side),
+        "perturbation": pl.lit(item.perturbation),
+        "severity": pl.lit(item.severity, dtype=pl.Int64()),
+    }
+    samples = pl.DataFrame({"sample": list(item.samples)})
+    return samples.select(**same, sample=pl.col("sample"))
 
 
 def _check_width(item: EvaluatedSet, expected: int) -> None:
@@ -238,20 +321,16 @@ def _check_width(item: EvaluatedSet, expected: int) -> None:
 
 
 def _prediction_table(
-    key: tuple[float, int], item: EvaluatedSet, logits: NDArray[np.float64]
+    key: tuple[float, int], keys: pl.DataFrame, logits: NDArray[np.float32]
 ) -> pl.DataFrame:
     schema = predictions_schema(logits.shape[1])
     fraction, seed = key
-    columns = {
-        "label_fraction": pl.lit(fraction),
-        "seed": pl.lit(seed),
-        "target": pl.lit(item.target),
-        "side": pl.lit(item.side),
-        "perturbation": pl.lit(item.perturbation),
-        "severity": pl.lit(item.severity),
-    }
-    scored = pl.DataFrame({"sample": list(item.samples), "logits": logits.astype(np.float32)})
-    return scored.with_columns(**columns).select(schema.names()).cast(schema)
+    of_fit = [
+        pl.lit(fraction).alias("label_fraction"),
+        pl.lit(seed, dtype=pl.Int64()).alias("seed"),
+        pl.Series("logits", logits, dtype=schema["logits"]),
+    ]
+    return keys.with_columns(of_fit).select(schema.names())
 
 
 def prediction_identity(
@@ -289,7 +368,9 @@ def prediction_identity(
         target: {
             **fitted,
             "target_digest": about["index_digest"],
+            "feature_values_digest": about["content_digest"],
             "feature_dtype": about["dtype"],
+            "feature_flags": about["flags"],
             "input_min": float(about["input_min"]),
             "input_max": float(about["input_max"]),
         }

@@ -23,7 +23,8 @@ one R serves all classes and all masked labels, in one batch of matrix products.
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in the original variables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ from scipy.linalg import LinAlgError, cholesky, qr, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from crsbench.probes.base import Floats, Status
+from crsbench.probes.base import Features, Floats, Probe, Status, Subset, score_each
 from crsbench.splits import Task
 
 Loss = Callable[[Floats], tuple[float, Floats]]
@@ -72,6 +73,33 @@ class LogisticFit:
 
 
 def fit_logistic(
+    features: Features,
+    labels: NDArray[Any],
+    subsets: Sequence[Subset],
+    *,
+    task: Task,
+    n_classes: int,
+    threads: int,
+    tolerance: float,
+    max_iterations: int,
+) -> list[LogisticFit]:
+    """Fit the probe on each of the subsets, side by side on threads. See `fit_rows`."""
+
+    def fit(subset: Subset) -> LogisticFit:
+        return fit_rows(
+            features[subset.rows],
+            labels[subset.rows],
+            task=task,
+            n_classes=n_classes,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+        )
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(fit, subsets))
+
+
+def fit_rows(
     features: NDArray[np.floating],
     labels: NDArray[Any],
     *,
@@ -315,3 +343,6 @@ def _in_row_space(features: Floats) -> tuple[Floats, Floats | None]:
         return features, None
     basis, triangle = qr(features.T, mode="economic")
     return triangle.T, basis
+
+
+PROBE = Probe(fit_logistic, score_each, seed_matters=False)

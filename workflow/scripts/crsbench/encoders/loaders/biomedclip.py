@@ -8,7 +8,9 @@ import timm
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
+
+features_at_depths = vision_transformer.features_at_depths
 
 OTHER_PARTS = r"text\..*|logit_scale|visual\.head\.proj\.weight"
 
@@ -16,7 +18,7 @@ OTHER_PARTS = r"text\..*|logit_scale|visual\.head\.proj\.weight"
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the trunk, and where they came from."""
     path, source = checkpoint.fetch(card)
-    state = checkpoint.read_checkpoint(path, card.name)
+    state = checkpoint.read_checkpoint(path, card)
     trunk = checkpoint.below(state, "visual.trunk.", ignored=OTHER_PARTS, owner=card.name)
     return trunk, source
 

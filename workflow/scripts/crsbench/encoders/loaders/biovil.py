@@ -16,7 +16,7 @@ OTHER_PARTS = r"projector\..*"
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the ResNet, and where they came from."""
     path, source = checkpoint.fetch(card)
-    state = checkpoint.read_checkpoint(path, card.name)
+    state = checkpoint.read_checkpoint(path, card)
     resnet = checkpoint.below(state, "encoder.encoder.", ignored=OTHER_PARTS, owner=card.name)
     return checkpoint.without(resnet, ("fc.weight", "fc.bias"), card.name), source
 

@@ -8,7 +8,9 @@ import timm
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
+
+features_at_depths = vision_transformer.features_at_depths
 
 OTHER_PARTS = (
     r"transformer\..*|token_embedding\.weight|positional_embedding|ln_final\..*"
@@ -32,7 +34,7 @@ RENAMING = (
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the tower, and where they came from."""
     path, source = checkpoint.fetch(card)
-    state = checkpoint.read_checkpoint(path, card.name)
+    state = checkpoint.read_checkpoint(path, card)
     tower = checkpoint.below(state, "visual.", ignored=OTHER_PARTS, owner=card.name)
     tower = checkpoint.renamed(checkpoint.without(tower, ["proj"], card.name), RENAMING)
     tokens: checkpoint.State = {

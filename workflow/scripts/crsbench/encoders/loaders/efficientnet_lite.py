@@ -39,7 +39,7 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
     """Return the tensors of the encoder without its classifier, and where they came from."""
     path, source = checkpoint.fetch(card)
     classifier = timm.create_model(card.architecture, pretrained=False)
-    state = renamed(checkpoint.read_checkpoint(path, card.name), classifier)
+    state = renamed(checkpoint.read_checkpoint(path, card), classifier)
     checkpoint.check_tensors(state, classifier.state_dict(), card.name)
     head = ("classifier.weight", "classifier.bias")
     return checkpoint.without(state, head, card.name), source

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from crsbench.encoders.cards import EncoderCard, NoWeights, RandomWeights
+from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders import checkpoint, untrained
+from crsbench.encoders.sources import NoWeights, RandomWeights
 from crsbench.errors import WeightsError
 
 
@@ -23,7 +24,7 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
     if isinstance(card.weights, NoWeights):
         return dict(build(card).state_dict()), checkpoint.Source(f"made by {card.architecture}", "")
     path, source = checkpoint.fetch(card)
-    return checkpoint.read_checkpoint(path, card.name), source
+    return checkpoint.read_checkpoint(path, card), source
 
 
 def build(card: EncoderCard) -> nn.Module:

@@ -4,6 +4,7 @@ The language model is never read. The feature is the mean of the 256 soft tokens
 projector hands to it. float16 gives NaN in this tower and is refused.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from transformers import Gemma3Config, SiglipVisionConfig, SiglipVisionModel
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.fetching import SHARDED_TENSORS
+from crsbench.encoders.loaders import checkpoint, vision_transformer
 from crsbench.errors import WeightsError
 
 ARCHITECTURES = {
@@ -29,8 +31,7 @@ ARCHITECTURES = {
         "soft_token_size": 2560,
     }
 }
-#: The three styles of names: of the first release, of transformers 4.52 on, and of 5.
-WANTED = r"(?:model\.)?(?:vision_tower|multi_modal_projector)\..*"
+#: Of three styles of names: of the first release, of transformers 4.52 on, and of 5.
 RENAMING = (
     (r"^(?:model\.)?vision_tower\.(?:vision_model\.)?", ""),
     (r"^(?:model\.)?multi_modal_projector\.", "projector."),
@@ -50,9 +51,18 @@ class MedGemma(SiglipVisionModel):
         return self.projector(tokens).mean(dim=1)
 
 
+def features_at_depths(
+    module: MedGemma, batch: torch.Tensor, blocks: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return the mean soft tokens (N, D) that the projector makes after each of the blocks."""
+    layers, state = module.encoder.layers, module.embeddings(batch)
+    states = vision_transformer.states_after(layers, state, blocks)
+    return [module.projector(module.post_layernorm(state)).mean(dim=1) for state in states]
+
+
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of tower and projector, and where they came from."""
-    state, source = checkpoint.read_sharded(card, WANTED)
+    state, source = checkpoint.read_sharded(card, SHARDED_TENSORS[card.loader])
     return checkpoint.renamed(state, RENAMING), source
 
 

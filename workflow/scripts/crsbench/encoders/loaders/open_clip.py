@@ -9,8 +9,9 @@ import open_clip
 from open_clip.model import _build_vision_tower
 from torch import nn
 
-from crsbench.encoders.cards import EncoderCard, RandomWeights
+from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders import checkpoint, untrained
+from crsbench.encoders.sources import RandomWeights
 from crsbench.errors import WeightsError
 
 
@@ -19,7 +20,7 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
     if isinstance(card.weights, RandomWeights):
         return untrained.load_source(build(card), card.weights)
     path, source = checkpoint.fetch(card)
-    state = checkpoint.read_checkpoint(path, card.name)
+    state = checkpoint.read_checkpoint(path, card)
     text_tower = r"(?!visual\.).*"
     return checkpoint.below(state, "visual.", ignored=text_tower, owner=card.name), source
 

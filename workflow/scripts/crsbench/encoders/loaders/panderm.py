@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
+
+features_at_depths = vision_transformer.features_at_depths
 
 PREFIX = "encoder."
 RENAMING = ((r"\.gamma_([12])$", r".ls\1.gamma"),)
@@ -21,7 +23,7 @@ RENAMING = ((r"\.gamma_([12])$", r".ls\1.gamma"),)
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the encoder under timm's names, and where they came from."""
     path, source = checkpoint.fetch(card)
-    state = checkpoint.read_checkpoint(path, card.name)
+    state = checkpoint.read_checkpoint(path, card)
     if any(name.startswith(PREFIX) for name in state):
         pretraining = rf"(?!{re.escape(PREFIX)}).*"
         state = checkpoint.below(state, PREFIX, ignored=pretraining, owner=card.name)

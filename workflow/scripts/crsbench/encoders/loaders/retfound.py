@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
 from crsbench.errors import WeightsError
+
+features_at_depths = vision_transformer.features_at_depths
 
 #: Also under the name that pickles of numpy 1 have for it.
 NUMPY_SCALAR = np._core.multiarray.scalar  # type: ignore[attr-defined]
@@ -31,7 +33,7 @@ SAFE_CLASSES = (
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the encoder with its fresh norm, and where they came from."""
     path, source = checkpoint.fetch(card)
-    whole = checkpoint.read_checkpoint(path, card.name, safe_globals=SAFE_CLASSES)
+    whole = checkpoint.read_checkpoint(path, card, safe_globals=SAFE_CLASSES)
     if not isinstance(whole.get("model"), dict):
         raise WeightsError(f"{card.name}: {path}: no entry 'model'; not a RETFound checkpoint")
     state: checkpoint.State = whole["model"]

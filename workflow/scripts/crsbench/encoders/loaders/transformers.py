@@ -13,8 +13,9 @@ import torch
 import transformers
 from torch import nn
 
-from crsbench.encoders.cards import EncoderCard, HubWeights
+from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.sources import HubWeights
 from crsbench.errors import WeightsError
 
 IGNORED = "ignored_tensors"

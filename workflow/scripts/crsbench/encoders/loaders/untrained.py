@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from crsbench.digests import generator
-from crsbench.encoders.cards import RandomWeights
 from crsbench.encoders.loaders.checkpoint import Source, State
+from crsbench.encoders.sources import RandomWeights
 
 
 def load_source(module: nn.Module, weights: RandomWeights) -> tuple[State, Source]:

@@ -1,0 +1,185 @@
+"""The doctor: one line for each encoder and dataset, the estimates, and the exit status."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from crsbench.cli import main
+from crsbench.config import read_yaml
+from crsbench.estimates import GB, count_images, logit_bytes, remaining_work
+from crsbench.plan import Plan, make_plan
+
+ROOT = Path(__file__).parents[1]
+FULL = ROOT / "config" / "config.yaml"
+N_IMAGES = {"isic2019": 25_331, "aptos2019": 3_662, "chexpert": 191_229, "mimic_cxr": 3_300}
+TOKEN = "hf_" + "secret" * 5
+pytestmark = pytest.mark.usefixtures("empty_cache", "no_sockets")
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def plan_of(*, store: Path, **settings: object) -> Plan:
+    merged = {**read_yaml(FULL), "store": str(store), **settings}
+    return make_plan(merged, files=[FULL])
+
+
+def examined(capsys, *arguments: object) -> tuple[int, list[str], str]:
+    status = main(["doctor", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out.splitlines(), captured.err
+
+
+def rows_of(lines: list[str], header: str) -> dict[str, str]:
+    start = next(i for i, line in enumerate(lines) if line.startswith(header)) + 1
+    end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
+    rows = [line.partition(" ") for line in lines[start:end]]
+    return {name: rest.strip() for name, _, rest in rows}
+
+
+def test_a_bare_machine_lacks_everything_and_each_line_says_what_to_do(capsys, tmp_path):
+    options = (f"data_root={tmp_path / 'data'}", f"store={tmp_path / 'store'}")
+    status, lines, error = examined(capsys, "--config", *options)
+    encoders, datasets = rows_of(lines, "encoder "), rows_of(lines, "dataset ")
+    assert list(encoders) == read_yaml(FULL)["encoders"]
+    assert list(datasets) == list(N_IMAGES)
+    assert (
+        encoders["resnet50"] == "missing            model.safetensors: crsbench prefetch fetches it"
+    )
+    assert encoders["mae_b16"].startswith("missing, unpinned")
+    assert "(revision main can move, and no digest is known)" in encoders["mae_b16"]
+    assert encoders["medgemma"].startswith("gated")
+    assert "https://huggingface.co/google/medgemma-4b-it" in encoders["medgemma"]
+    assert datasets["aptos2019"].startswith("missing")
+    assert "needs a Kaggle account; https://www.kaggle.com/" in datasets["aptos2019"]
+    assert status == 1
+    assert error.startswith("crsbench: not ready: resnet50 missing, ")
+    assert error.count("\n") == 1
+
+
+def test_a_run_that_needs_nothing_is_ready(capsys, tmp_path):
+    status, lines, error = examined(
+        capsys, "--configfile", "config/tiny.yaml", "--config", f"store={tmp_path}"
+    )
+    assert (status, error) == (0, "")
+    assert rows_of(lines, "encoder ")["tiny_resnet"].startswith("present")
+    assert rows_of(lines, "dataset ")["tiny_radiograph"] == "present  drawn by the workflow"
+
+
+def test_data_that_may_be_skipped_are_listed_and_are_no_fault(capsys, tmp_path):
+    (tmp_path / "isic").mkdir()
+    columns = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"
+    folder = tmp_path / "data" / "isic2019"
+    folder.mkdir(parents=True)
+    (folder / "ISIC_2019_Training_GroundTruth.csv").write_text(f"{columns}\n")
+    (folder / "ISIC_2019_Training_Metadata.csv").write_text("image,lesion_id\n")
+    _, lines, error = examined(
+        capsys, "--config", "missing=skip", "encoders=[untrained_vit_tiny,statistics]",
+        f"data_root={tmp_path / 'data'}", f"store={tmp_path / 'store'}",
+    )  # fmt: skip
+    datasets = rows_of(lines, "dataset ")
+    assert datasets["isic2019"].startswith("present")
+    assert datasets["chexpert"].startswith("missing, skipped")
+    assert "chexpert" not in error
+
+
+def test_a_token_is_never_printed(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    _, lines, error = examined(capsys, "--config", f"store={tmp_path}")
+    printed = "\n".join([*lines, error])
+    assert "if you have none yet" in printed
+    assert TOKEN not in printed
+
+
+def test_too_little_disk_is_a_fault(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("crsbench.doctor._free_bytes", lambda _folder: 1000)
+    status, lines, error = examined(
+        capsys, "--configfile", "config/tiny.yaml", "--config", f"store={tmp_path}"
+    )
+    assert status == 1
+    assert any(line.startswith("disk: ") for line in lines)
+    assert "disk 0.0 GB, free 0.0" in error
+
+
+def test_it_starts_without_torch(tmp_path):
+    code = (
+        "import sys; from crsbench.cli import main\n"
+        "main(['doctor', '--configfile', 'config/tiny.yaml']); sys.exit('torch' in sys.modules)"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "workflow" / "scripts")}
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, check=True, capture_output=True
+    )
+
+
+def total(work: list, name: str) -> float:
+    return sum(getattr(each, name) for each in work)
+
+
+def test_the_full_benchmark_has_the_sizes_that_were_reckoned_for_it(tmp_path):
+    plan = plan_of(store=tmp_path)
+    work = remaining_work(plan, N_IMAGES)
+    assert total(work, "bytes_clean") / GB == pytest.approx(15, abs=0.5)
+    assert total(work, "bytes_perturbed") / GB == pytest.approx(45, abs=0.5)
+    assert logit_bytes(plan, N_IMAGES) / GB == pytest.approx(14, abs=2)
+    assert max(work, key=lambda each: each.gpu_hours).encoder == "medgemma"
+
+
+def test_images_and_bytes_are_those_of_the_cells(tmp_path):
+    plan = plan_of(store=tmp_path, encoders=["resnet50", "chexzero"], datasets=["aptos2019"])
+    resnet, chexzero = remaining_work(plan, N_IMAGES)
+    assert (resnet.n_clean, resnet.n_perturbed) == (3_662, 15 * 732)
+    assert resnet.bytes_clean == 3_662 * 2048 * 4
+    assert (chexzero.n_clean, chexzero.bytes_perturbed) == (0, 0)
+    clean, perturbed = 0.1 * 3_662 + 0.2 * 3_662, 15 * 0.2 * 3_662
+    assert logit_bytes(plan, N_IMAGES) == pytest.approx(21 * (clean + perturbed) * 5 * 4)
+
+
+def test_gpu_hours_are_operations_over_the_assumed_rate(tmp_path):
+    plan = plan_of(store=tmp_path, encoders=["vit_b16", "resnet50"], datasets=["aptos2019"])
+    vit, _ = remaining_work(plan, N_IMAGES)
+    operations = (3_662 + 15 * 732) * plan.encoders["vit_b16"].cost.gflops
+    assert vit.gpu_hours == pytest.approx(operations / 15_000 / 3600)
+
+
+def test_what_the_store_has_is_not_counted(tmp_path):
+    names = ["resnet50", "vit_b16"]
+    before, other = remaining_work(plan_of(store=tmp_path, encoders=names), N_IMAGES)
+    folder = tmp_path / "features" / "resnet50" / "chexpert"
+    folder.mkdir(parents=True)
+    for file in (folder / "clean.parquet", folder / "perturbed.parquet"):
+        file.write_bytes(b"")
+    after, same = remaining_work(plan_of(store=tmp_path, encoders=names), N_IMAGES)
+    assert before.n_clean - after.n_clean == N_IMAGES["chexpert"]
+    assert before.n_perturbed - after.n_perturbed == 15 * round(0.2 * N_IMAGES["chexpert"])
+    assert same == other
+
+
+def test_images_are_counted_in_the_index_where_there_is_one(tmp_path):
+    definitions: Mapping = plan_of(store=tmp_path).datasets
+    counted = {name: count_images(each, str(tmp_path)) for name, each in definitions.items()}
+    assert counted == N_IMAGES
+    folder = tmp_path / "data" / "aptos2019"
+    folder.mkdir(parents=True)
+    pl.DataFrame({"sample": ["a", "b"]}).write_parquet(folder / "index.parquet")
+    assert count_images(definitions["aptos2019"], str(tmp_path)) == 2
+
+
+def test_a_dataset_of_unknown_size_is_named_and_not_counted(capsys, tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "mine: {label: Mine, adapter: folder, domain: skin, task: multiclass, classes: [a, b]}\n"
+    )
+    options = (
+        f"dataset_definitions=[{own}]", "datasets=[mine]", "shift=[]", f"store={tmp_path}",
+        f"data_root={tmp_path}", "encoders=[untrained_vit_tiny,statistics]",
+    )  # fmt: skip
+    status, lines, _ = examined(capsys, "--config", *options)
+    assert status == 1
+    assert "not counted, for want of their number of images: mine" in lines
