@@ -3,12 +3,15 @@
     POLARS_MAX_THREADS=1 PYTHONPATH=workflow/scripts python benchmarks/bench_data.py
 
 The label files are made up: official layout, official numbers of rows, patients and studies, each
-finding about as frequent as in CheXpert's frontals, findings of a study correlated. CheXpert's
-images are empty files of unlike sizes (so that none is read), which the index looks for; MIMIC has
-none. Times are CPU seconds on one thread. Writing the files takes minutes.
+finding about as frequent as in CheXpert's frontals, findings of a study correlated. The images are
+empty files of unlike sizes (so that none is read), which the index looks for. Times are CPU
+seconds on one thread; the goal is under 10 s each for index and split. What a full decode and the
+search for images that look alike cost is timed apart, on drawn pictures and on random hashes.
+Writing the files takes minutes. `data.md` beside this file has the figures of one machine.
 """
 
 import gzip
+import io
 import os
 import sys
 import tempfile
@@ -19,10 +22,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from PIL import Image
 from threadpoolctl import threadpool_limits
 
 from crsbench.datasets.definitions import DatasetDefinition, load_adapter, load_definitions
 from crsbench.datasets.indexing import build_index
+from crsbench.datasets.verification import verify_images
+from crsbench.images import inspect_image
+from crsbench.likeness import similar_pairs
 from crsbench.splits import label_subsamples, split_index
 
 OFFICIAL = Path(__file__).parents[1] / "config" / "datasets.yaml"
@@ -37,6 +44,9 @@ VIEWS = {"AP": 0.39, "PA": 0.25, "LATERAL": 0.22, "LL": 0.10, "": 0.04}
 SIDES = {"train": 0.7, "calibration": 0.1, "test": 0.2}
 FRACTIONS = (0.01, 0.05, 0.10, 0.25, 1.0)
 SEEDS = (0, 1, 2, 3, 4)
+N_FRONTAL, NEAR_DUPLICATES = 191_229, 12
+#: Width, height and number of the pictures that are decoded: a radiograph, and its small release.
+PICTURES = {"2320 x 2828 px": (2320, 2828, 12), "320 x 390 px": (320, 390, 300)}
 
 
 def findings(n_studies: int, random: np.random.Generator) -> np.ndarray:
@@ -113,34 +123,68 @@ def timed(what: str, work: Callable[[], Any]) -> Any:
     """Run a step and print what it took."""
     start = time.process_time()
     result = work()
-    sys.stdout.write(f"  {what:32s}{time.process_time() - start:8.2f} s\n")
+    sys.stdout.write(f"  {what:40s}{time.process_time() - start:8.2f} s\n")
     return result
 
 
-def time_chexpert(definition: DatasetDefinition) -> None:
-    """Print the seconds of index, split and subsamples."""
-    sys.stdout.write(f"CheXpert, {N_TRAIN + N_VALID:,} rows\n")
-    index = timed(
-        "index, verify: size",
+def time_index(definition: DatasetDefinition) -> pl.DataFrame:
+    """Print the seconds of label files, file sizes and index; return the index."""
+    listing = timed("label files", lambda: load_adapter(definition).read_listing(definition))
+    unusable = definition.root / "unusable.csv"
+    images = timed(
+        "verify: size",
+        lambda: verify_images(listing, definition, verify="size", threads=1, unusable=unusable),
+    )
+    return timed(
+        "index, label files included",
         lambda: build_index(
-            definition,
-            conflicting_labels="drop_conflicting",
-            verify="size",
-            threads=1,
-            unusable=definition.root / "unusable.csv",
+            definition, images, conflicting_labels="drop_conflicting", near_duplicates=None
         ),
     ).index
-    task = {
+
+
+def time_split(definition: DatasetDefinition, index: pl.DataFrame) -> None:
+    """Print the seconds of split and subsamples."""
+    about: dict[str, Any] = {
         "dataset": definition.name,
         "task": definition.task,
         "classes": definition.classes,
-        "uncertain": "mask",
     }
-    split = timed("split", lambda: split_index(index, shares=SIDES, seed=0, **task)).split
+    split = timed("split", lambda: split_index(index, shares=SIDES, seed=0, **about)).split
+    draws = {"label_fractions": FRACTIONS, "seeds": SEEDS, "uncertain": "mask"}
     timed(
         f"subsamples, {len(SEEDS)} x {split.filter(side='train').height:,}",
-        lambda: label_subsamples(index, split, label_fractions=FRACTIONS, seeds=SEEDS, **task),
+        lambda: label_subsamples(index, split, **draws, **about),
     )
+
+
+def time_likeness(random: np.random.Generator) -> None:
+    """Print the seconds of the search for near duplicates; real hashes take a third longer."""
+    hashes = random.integers(0, 256, (N_FRONTAL, 32), dtype=np.uint8)
+    timed(
+        f"pairs within {NEAR_DUPLICATES} of 256 bits",
+        lambda: similar_pairs(hashes, max_distance=NEAR_DUPLICATES),
+    )
+
+
+def time_decode(folder: Path, random: np.random.Generator) -> None:
+    """Print the rate of a full decode with digest and perceptual hash, one thread."""
+    for name, (width, height, n_pictures) in PICTURES.items():
+        coarse = random.integers(0, 256, (height // 16, width // 16), dtype=np.uint8)
+        picture = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=90)
+        path = folder / "picture.jpg"
+        path.write_bytes(buffer.getvalue())
+        start = time.process_time()
+        for _ in range(n_pictures):
+            inspect_image(path)
+        rate = n_pictures / (time.process_time() - start)
+        n_bytes = len(buffer.getvalue())
+        sys.stdout.write(
+            f"  {name:20s}{n_bytes / 1e6:6.2f} MB{rate:9.1f} images/s{rate * n_bytes / 1e6:8.1f} "
+            "MB/s\n"
+        )
 
 
 def main() -> None:
@@ -149,13 +193,19 @@ def main() -> None:
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         definitions = load_definitions([OFFICIAL], data_root=folder)
-        chexpert, mimic = definitions["chexpert"], definitions["mimic_cxr"]
-        write_chexpert(chexpert, random)
-        write_images(chexpert)
-        time_chexpert(chexpert)
-        write_mimic(mimic, random)
-        sys.stdout.write(f"MIMIC-CXR-JPG, {N_MIMIC:,} rows\n")
-        timed("label files", lambda: load_adapter(mimic).read_listing(mimic))
+        for name, write, n_rows in (
+            ("chexpert", write_chexpert, N_TRAIN + N_VALID),
+            ("mimic_cxr", write_mimic, N_MIMIC),
+        ):
+            definition = definitions[name]
+            write(definition, random)
+            write_images(definition)
+            sys.stdout.write(f"{definition.label}, {n_rows:,} rows\n")
+            time_split(definition, time_index(definition))
+        sys.stdout.write(f"Images that look alike, {N_FRONTAL:,} hashes\n")
+        time_likeness(random)
+        sys.stdout.write("Full decode, digest and perceptual hash, grey JPEG\n")
+        time_decode(Path(folder), random)
 
 
 if __name__ == "__main__":

@@ -131,14 +131,17 @@ def check_listing(samples: pl.DataFrame, definition: DatasetDefinition) -> None:
 def find_images(root: Path, folders: Iterable[Path]) -> dict[str, int]:
     """Return the size in bytes of every image file in the folders, by its path below the root."""
     sizes: dict[str, int] = {}
-    for top in folders:
-        for folder, _, names in os.walk(top, followlinks=True):
-            relative = Path(folder).relative_to(root)
-            for name in names:
-                if os.path.splitext(name)[1].lower() in SUFFIXES:  # noqa: PTH122 - 400,000 times
-                    file = os.path.join(folder, name)  # noqa: PTH118
+    to_visit = [(str(top), top.relative_to(root).as_posix()) for top in folders if top.is_dir()]
+    while to_visit:
+        folder, below_root = to_visit.pop()
+        with os.scandir(folder) as entries:  # not Path.iterdir: 400,000 files
+            for entry in entries:
+                path = entry.name if below_root == "." else f"{below_root}/{entry.name}"
+                if entry.is_dir():
+                    to_visit.append((entry.path, path))
+                elif os.path.splitext(path)[1].lower() in SUFFIXES:  # noqa: PTH122
                     with suppress(FileNotFoundError):  # a link to nothing is no file
-                        sizes[(relative / name).as_posix()] = os.stat(file).st_size  # noqa: PTH116
+                        sizes[path] = entry.stat().st_size
     return sizes
 
 
