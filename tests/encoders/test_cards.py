@@ -140,6 +140,21 @@ def test_depth_indices_are_at_quarters_of_the_blocks_that_the_feature_uses(cards
         assert card.depth_indices == (*quarters, used - 1), name
 
 
+@pytest.mark.parametrize(
+    ("blocks", "indices", "message"),
+    [
+        (12, (2, 5, 11), "four blocks, rising"),
+        (12, (5, 2, 8, 11), "four blocks, rising"),
+        (12, (2, 5, 8, 12), "all must be below blocks = 12"),
+        (None, (2, 5, 8, 11), "all must be below blocks = None"),
+    ],
+)
+def test_depth_indices_that_are_no_quarters_are_refused(cards, blocks, indices, message):
+    entry = {**cards["vit_b16"].model_dump(), "blocks": blocks, "depth_indices": indices}
+    with pytest.raises(ValueError, match=message):
+        EncoderCard.model_validate(entry)
+
+
 def test_every_published_transform_is_written_step_by_step():
     text = DEFINITIONS.read_text()
     assert not re.search(r"^    *resize_px", text, re.MULTILINE)

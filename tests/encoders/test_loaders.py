@@ -17,10 +17,16 @@ import torch
 import torchvision
 import transformers
 from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
 
 from crsbench.config import read_yaml
 from crsbench.encoders.cards import EncoderCard, input_px, load_cards
-from crsbench.encoders.weights import build_encoder, load_encoder, write_weights
+from crsbench.encoders.weights import (
+    build_encoder,
+    depth_function,
+    load_encoder,
+    write_weights,
+)
 from crsbench.errors import WeightsError
 
 CARDS = load_cards([Path(__file__).parents[2] / "config" / "encoders.yaml"])
@@ -42,6 +48,13 @@ N_TENSORS = {
     "biovil": 318,
     "chexzero": 151,
 }
+#: Layers that LoRA adapts: four of each block of a ViT, six of one of transformers, three of each
+#: bottleneck; LLaVA-Med's last block has no part in its feature.
+N_ADAPTED = {
+    "resnet50": 48, "vit_b16": 48, "clip_b16": 48, "siglip_b16": 48, "dinov2_b14": 48,
+    "mae_b16": 48, "biomedclip": 48, "llava_med": 138, "medsiglip": 162, "medgemma": 162,
+    "panderm": 96, "retfound": 96, "rad_dino": 72, "biovil": 48, "chexzero": 48,
+}  # fmt: skip
 
 
 def edited(card: EncoderCard, **changes: object) -> EncoderCard:
@@ -55,14 +68,21 @@ def local(name: str, path: Path, **options: object) -> EncoderCard:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_full_architecture_builds_and_has_the_declared_dimension(name):
+def test_the_full_architecture_is_what_the_card_says(name):
     card = CARDS[name]
     side = input_px(card)
-    with torch.device("meta"), torch.inference_mode():
+    with torch.device("meta"), torch.inference_mode(), FlopCounterMode(display=False) as counter:
         module = build_encoder(card).eval()
-        features = module(torch.empty(2, 3, side, side))
-    assert features.shape == (2, card.feature.dim)
+        features = module(torch.empty(1, 3, side, side))
+    assert features.shape == (1, card.feature.dim)
     assert len(module.state_dict()) == N_TENSORS[name]
+    layers = [
+        layer for layer, _ in module.named_modules() if re.fullmatch(card.lora_targets, layer)
+    ]
+    assert len(layers) == N_ADAPTED[name]
+    n_parameters = sum(parameter.numel() for parameter in module.parameters())
+    assert card.cost.parameters_m == pytest.approx(n_parameters / 1e6, abs=0.06)
+    assert card.cost.gflops == pytest.approx(counter.get_total_flops() / 1e9, abs=0.06)
 
 
 VIT = {"depth": 2, "embed_dim": 32, "num_heads": 2}
@@ -578,3 +598,49 @@ def test_a_feature_that_a_release_does_not_have_is_refused(name):
     card = edited(CARDS[name], feature={"pool": wrong})
     with torch.device("meta"), pytest.raises(WeightsError, match=f"feature.pool = {wrong}"):
         build_encoder(card)
+
+
+def cut_after(module: torch.nn.Module, n_blocks: int) -> None:
+    """Take the later blocks out of an encoder, so that its feature is the one at that depth."""
+    owner = getattr(module, "encoder", module)
+    for name in ("blocks", "layers", "layer"):
+        if hasattr(owner, name):
+            setattr(owner, name, getattr(owner, name)[:n_blocks])
+
+
+@pytest.mark.parametrize("make", [make for make in RELEASES if make not in (resnet50, biovil)])
+def test_depth_features_are_those_of_an_encoder_that_ends_there(make, tmp_path):
+    release = make(tmp_path)
+    path = written(release, tmp_path)
+    encoder = load_encoder(release.card, path)
+    images = batch(release.card)
+    with torch.inference_mode():
+        first, last = depth_function(release.card)(encoder.module, images, (0, 1))
+        assert torch.equal(last, encoder.module(images))
+        cut_after(encoder.module, 2 if make is llava_med else 1)  # it ends one block early
+        assert torch.equal(first, encoder.module(images))
+    assert not torch.equal(first, last)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "pooled"])
+def test_depth_features_of_any_timm_vit_are_pooled_as_its_feature(pool, tmp_path):
+    options = {"img_size": 64}
+    architecture = "test_vit" if pool == "cls" else "test_vit2"  # the second has registers
+    entry = {"architecture": architecture, "options": options, "feature": {"pool": pool}}
+    card = edited(CARDS["tiny_vit"], blocks=8, depth_indices=(1, 3, 4, 5), **entry)
+    write_weights(card, tmp_path / "weights.safetensors")
+    module = load_encoder(card, tmp_path / "weights.safetensors").module
+    cut_after(module, 6)
+    with torch.inference_mode():
+        images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+        features = depth_function(card)(module, images, card.depth_indices)
+        assert torch.equal(features[-1], module(images))
+
+
+def test_an_encoder_without_blocks_has_no_depth_features(tmp_path):
+    release = resnet50(tmp_path)
+    module = load_encoder(release.card, written(release, tmp_path)).module
+    with pytest.raises(WeightsError, match="ResNet is no vision transformer of timm"):
+        depth_function(release.card)(module, batch(release.card), (0, 1))
+    with pytest.raises(WeightsError, match="biovil gives no features inside an encoder"):
+        depth_function(CARDS["biovil"])

@@ -1,6 +1,8 @@
 """Extraction on phantom pictures with micro encoders."""
 
+import dataclasses
 import itertools
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,11 @@ from crsbench.errors import ConfigError, CrsBenchError, DataError
 from crsbench.features.extraction import (
     BATCH_TOLERANCE,
     Compute,
-    chosen_device,
+    Origin,
     extract_clean,
     write_extracted,
 )
+from crsbench.features.forward import chosen_device
 from crsbench.features.perturbed import extract_perturbed
 from crsbench.features.table import read_features
 from crsbench.files import read_metadata
@@ -86,13 +89,23 @@ class ChannelMeans(torch.nn.Module):
         return batch.mean(dim=(2, 3))
 
 
+def loaded(features):
+    """Take the rows out of shards that are about to go."""
+    depths = {name: rows[:] for name, rows in features.depths.items()}
+    return dataclasses.replace(features, values=features.values[:], depths=depths)
+
+
 def clean(encoder, index, folder, compute=ONE, **options):
-    return extract_clean(encoder, index, root=folder, max_side_px=100, compute=compute, **options)
+    with tempfile.TemporaryDirectory() as shards:
+        options = {"shards": shards, "max_side_px": 100, "root": folder, **options}
+        return loaded(extract_clean(encoder, index, compute=compute, **options))
 
 
 def perturbed(encoder, index, manifest, folder, compute=ONE, **changes):
-    options = {"dataset": "phantom", "severities": SEVERITIES, "max_side_px": 100, **changes}
-    return extract_perturbed(encoder, index, manifest, root=folder, compute=compute, **options)
+    with tempfile.TemporaryDirectory() as shards:
+        options = {"dataset": "phantom", "severities": SEVERITIES, "max_side_px": 100,
+                   "shards": shards, "root": folder, **changes}  # fmt: skip
+        return loaded(extract_perturbed(encoder, index, manifest, compute=compute, **options))
 
 
 def test_rows_are_the_encoders_output_of_each_transformed_image(encoders, index, folder):
@@ -308,14 +321,7 @@ def test_the_table_says_what_its_features_depend_on(encoders, index, manifest, f
     encoder = encoders["tiny_vit"]
     path = tmp_path / "features.parquet"
     features = perturbed(encoder, index, manifest, folder)
-    write_extracted(
-        features,
-        path,
-        encoder=encoder,
-        dataset="phantom",
-        index_digest="i",
-        perturbation_digest="p",
-    )
+    write_extracted(features, path, origin=Origin(encoder, "phantom", "i", "p"))
     metadata = read_metadata(path)
     assert metadata["encoder"] == "tiny_vit"
     assert metadata["weights_digest"] == encoder.weights_digest

@@ -10,9 +10,11 @@ from crsbench.errors import DataError
 from crsbench.features import table
 from crsbench.features.table import (
     Standardiser,
+    content_digest,
     flags,
     identical_features,
     read_features,
+    write_depth_features,
     write_features,
 )
 from crsbench.files import read_metadata
@@ -59,6 +61,36 @@ def test_row_groups_are_bounded(tmp_path, monkeypatch):
     write_features(keys, np.ones((25, 3), np.float32), path=path, metadata={})
     assert pq.ParquetFile(path).num_row_groups == 3
     assert read_features(path)[1].shape == (25, 3)
+
+
+def test_depth_features_are_columns_of_one_table(tmp_path, features):
+    keys = pl.DataFrame({"sample": SAMPLES})
+    depths = {"depth_25": features, "depth_50": np.ones_like(features), "depth_75": -features}
+    path = tmp_path / "depth.parquet"
+    write_depth_features(keys, depths, path=path, metadata={"encoder": "x"})
+    frame = pl.read_parquet(path)
+    assert frame.columns == ["sample", *depths]
+    for name, values in depths.items():
+        assert frame.schema[name] == pl.Array(pl.Float32, 3)
+        assert np.array_equal(frame[name].to_numpy(), values)
+    metadata = read_metadata(path)
+    assert metadata["flags"] == "depth_50: collapsed: all 4 rows are equal"
+    assert (metadata["encoder"], metadata["depths"]) == ("x", " ".join(depths))
+
+
+def test_a_depth_table_of_an_encoder_without_depths_has_its_samples(tmp_path):
+    keys = pl.DataFrame({"sample": SAMPLES})
+    write_depth_features(keys, {}, path=tmp_path / "depth.parquet", metadata={})
+    assert pl.read_parquet(tmp_path / "depth.parquet").equals(keys)
+
+
+def test_blocks_of_any_size_give_the_same_digest_and_flags(features, monkeypatch):
+    values = np.vstack([features, features])
+    values[:, 1] = 7
+    before = content_digest(values), flags(values)
+    monkeypatch.setattr(table, "VALUES_PER_ROW_GROUP", 3)
+    assert (content_digest(values), flags(values)) == before
+    assert before[1] == ["1 of 3 columns are constant"]
 
 
 def test_metadata_hold_dimension_digest_and_flags(path):

@@ -21,7 +21,8 @@ rule features_clean:
         weights=rules.weights.output[0],
         index=rules.index.output.index,
     output:
-        f"{STORE}/features/{{encoder}}/{{dataset}}/clean.parquet",
+        clean=f"{STORE}/features/{{encoder}}/{{dataset}}/clean.parquet",
+        depth=f"{STORE}/features/{{encoder}}/{{dataset}}/depth.parquet",
     log:
         job=f"{STORE}/logs/features/{{encoder}}/{{dataset}}/clean.log",
         provenance=f"{STORE}/provenance/features/{{encoder}}/{{dataset}}/clean.json",
@@ -34,6 +35,7 @@ rule features_clean:
         card=lambda wildcards: PLAN.card_json(wildcards.encoder),
         root=lambda wildcards: PLAN.root(wildcards.dataset),
         max_side_px=SETTINGS.max_side_px,
+        depth_indices=lambda wildcards: PLAN.depth_indices(wildcards.encoder),
         code=lambda wildcards: code("extract_clean.py", PLAN.loader_module(wildcards.encoder)),
     script:
         "../scripts/extract_clean.py"

@@ -1,8 +1,15 @@
-"""Extract the features of one dataset's images by one encoder."""
+"""Extract the features of one dataset's images by one encoder, and those at its depths."""
 
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.weights import load_encoder
-from crsbench.features.extraction import Compute, extract_clean, write_extracted
+from crsbench.features.extraction import (
+    Compute,
+    Origin,
+    extract_clean,
+    write_depths,
+    write_extracted,
+)
+from crsbench.features.shards import shards_beside
 from crsbench.files import read_metadata, read_parquet
 from crsbench.jobs import job
 from crsbench.progress import meter
@@ -11,20 +18,24 @@ with job(snakemake):
     card = EncoderCard.model_validate_json(snakemake.params.card)
     encoder = load_encoder(card, snakemake.input.weights)
     index = read_parquet(snakemake.input.index)
+    made = read_metadata(snakemake.input.index)
+    origin = Origin(encoder, snakemake.wildcards.dataset, made["index_digest"])
+    params = dict(snakemake.params.items())
     means = snakemake.config["extraction"]  # not params: they change no feature
-    with meter(total=index.height, what=card.name, unit="images") as advance:
+    with (
+        shards_beside(snakemake.output.clean, origin.features_digest, params) as shards,
+        meter(total=index.height, what=card.name, unit="images") as advance,
+    ):
         features = extract_clean(
             encoder,
             index,
             root=snakemake.params.root,
             max_side_px=snakemake.params.max_side_px,
+            depth_indices=snakemake.params.depth_indices,
+            shards=shards,
             compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
             progress=advance,
         )
-    write_extracted(
-        features,
-        snakemake.output[0],
-        encoder=encoder,
-        dataset=snakemake.wildcards.dataset,
-        index_digest=read_metadata(snakemake.input.index)["index_digest"],
-    )
+        write_extracted(features, snakemake.output.clean, origin=origin)
+        blocks = snakemake.params.depth_indices
+        write_depths(features, snakemake.output.depth, origin=origin, depth_indices=blocks)

@@ -2,8 +2,9 @@
 
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.weights import load_encoder
-from crsbench.features.extraction import Compute, write_extracted
+from crsbench.features.extraction import Compute, Origin, write_extracted
 from crsbench.features.perturbed import extract_perturbed
+from crsbench.features.shards import shards_beside
 from crsbench.files import read_metadata, read_parquet
 from crsbench.jobs import job
 from crsbench.progress import meter
@@ -12,9 +13,15 @@ with job(snakemake):
     card = EncoderCard.model_validate_json(snakemake.params.card)
     encoder = load_encoder(card, snakemake.input.weights)
     manifest = read_parquet(snakemake.input.perturbations)
-    identity = read_metadata(snakemake.input.perturbations)
+    made = read_metadata(snakemake.input.perturbations)
+    digests = (made["index_digest"], made["perturbation_digest"])
+    origin = Origin(encoder, snakemake.wildcards.dataset, *digests)
+    params = dict(snakemake.params.items())
     means = snakemake.config["extraction"]  # not params: they change no feature
-    with meter(total=manifest["sample"].n_unique(), what=card.name, unit="images") as advance:
+    with (
+        shards_beside(snakemake.output[0], origin.features_digest, params) as shards,
+        meter(total=manifest["sample"].n_unique(), what=card.name, unit="images") as advance,
+    ):
         features = extract_perturbed(
             encoder,
             read_parquet(snakemake.input.index),
@@ -23,14 +30,8 @@ with job(snakemake):
             severities=snakemake.params.severities,
             root=snakemake.params.root,
             max_side_px=snakemake.params.max_side_px,
+            shards=shards,
             compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
             progress=advance,
         )
-    write_extracted(
-        features,
-        snakemake.output[0],
-        encoder=encoder,
-        dataset=snakemake.wildcards.dataset,
-        index_digest=identity["index_digest"],
-        perturbation_digest=identity["perturbation_digest"],
-    )
+        write_extracted(features, snakemake.output[0], origin=origin)

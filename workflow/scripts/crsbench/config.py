@@ -168,6 +168,7 @@ class Settings(Model):
     conflicting_labels: Literal["drop_conflicting", "keep"]
     max_side_px: Annotated[int, Field(gt=0)]
     severities: Severities
+    depth_features: bool
     logistic: Logistic
     metrics: Metrics
     robustness_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]

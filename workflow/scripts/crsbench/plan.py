@@ -37,7 +37,7 @@ _PROTOCOL = (
     "label_fractions",
 )  # fmt: skip
 #: Settings that files of the store depend on: a run that shares it cannot have its own.
-_OF_THE_STORE = (*_PROTOCOL, "shift", "seeds", "perturbations", "verify")
+_OF_THE_STORE = (*_PROTOCOL, "shift", "seeds", "perturbations", "verify", "depth_features")
 #: Neutral values of the descriptive parts: editing those re-runs nothing.
 _NEUTRAL_DEFINITION = {
     "label": "-", "domain": "-", "licence": "not stated", "citation": "", "synthetic": False,
@@ -129,6 +129,10 @@ class Plan:
         """Return the parts of a card that can change its features."""
         neutral = self.encoders[encoder].model_copy(update=_NEUTRAL_CARD)
         return neutral.model_dump_json(exclude_defaults=True)
+
+    def depth_indices(self, encoder: str) -> list[int]:
+        """Return the blocks after which an encoder's features are wanted; none if not at all."""
+        return list(self.encoders[encoder].depth_indices) if self.settings.depth_features else []
 
     def root(self, dataset: str) -> str:
         """Return the folder that the paths in a dataset's index start at."""

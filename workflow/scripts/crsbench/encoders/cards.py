@@ -5,7 +5,7 @@ may leave out has its default here and nowhere else. Nothing here imports torch.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -46,7 +46,7 @@ class Cost(Model):
 
 def loader_names() -> list[str]:
     """Return the names that a card's ``loader`` can have."""
-    shared = {"__init__", "checkpoint", "untrained"}
+    shared = {"__init__", "checkpoint", "untrained", "vision_transformer"}
     folder = Path(__file__).parent / "loaders"
     return sorted(path.stem for path in folder.glob("*.py") if path.stem not in shared)
 
@@ -143,11 +143,18 @@ class EncoderCard(Model):
         check_order(self.transform)
         output_px(self.transform)
         check_channels(self.transform)
-        if self.blocks is not None and any(i >= self.blocks for i in self.depth_indices):
-            raise ValueError(f"depth_indices: all must be below blocks = {self.blocks}")
+        if self.depth_indices:
+            _check_depths(self.depth_indices, self.blocks)
         if self.lora_targets is not None:
             _check_pattern(self.lora_targets)
         return self
+
+
+def _check_depths(indices: Sequence[int], blocks: int | None) -> None:
+    if len(indices) != 4 or list(indices) != sorted(set(indices)):
+        raise ValueError("depth_indices: four blocks, rising, at 25, 50, 75 and 100 % of the depth")
+    if blocks is None or indices[-1] >= blocks:
+        raise ValueError(f"depth_indices: all must be below blocks = {blocks}")
 
 
 def _check_pattern(pattern: str) -> None:

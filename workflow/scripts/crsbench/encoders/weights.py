@@ -8,6 +8,7 @@ names it.
 import hashlib
 import importlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,9 @@ from crsbench.errors import WeightsError
 from crsbench.files import written_atomically
 
 LOADERS = "crsbench.encoders.loaders"
+
+#: From a module, a batch (N, 3, H, W) and zero-based blocks to the features (N, D) after each.
+FeaturesAtDepths = Callable[[torch.nn.Module, torch.Tensor, Sequence[int]], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,23 @@ def load_encoder(card: EncoderCard, path: str | Path) -> LoadedEncoder:
     module.load_state_dict(state)
     module.eval().requires_grad_(False)
     return LoadedEncoder(card, module, metadata["weights_digest"])
+
+
+def depth_function(card: EncoderCard) -> FeaturesAtDepths:
+    """Return the loader's function for features inside the encoder.
+
+    Raises
+    ------
+    WeightsError
+        The loader has none.
+    """
+    loader = _loader(card)
+    if not hasattr(loader, "features_at_depths"):
+        raise WeightsError(
+            f"{card.name}: the loader {card.loader} gives no features inside an encoder; remove "
+            "depth_indices from its card"
+        )
+    return loader.features_at_depths
 
 
 def read_weights_metadata(path: str | Path) -> dict[str, str]:

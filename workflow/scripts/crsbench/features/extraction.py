@@ -3,18 +3,16 @@
 Every image is read and decoded once per job. Rows are written by index, so that neither workers
 nor batches can reorder or repeat them. Batch size and device are means only: in float32 a feature
 moves by less than `BATCH_TOLERANCE` of the matrix's largest value. The number of threads changes
-nothing at all: each of them takes whole batches, and a forward pass on the CPU uses one. Out of
-memory halves the batch, never the image.
+nothing at all: each of them takes whole batches, and a forward pass on the CPU uses one. Finished
+features wait in shards, from which a killed job goes on.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -24,16 +22,22 @@ from crsbench.digests import digest
 from crsbench.encoders.cards import EncoderCard, card_digest, transform_digest
 from crsbench.encoders.transforms import build_transform
 from crsbench.encoders.weights import LoadedEncoder
-from crsbench.errors import ConfigError, CrsBenchError, DataError
-from crsbench.features.table import check_finite, write_features
+from crsbench.errors import ConfigError, DataError
+from crsbench.features.forward import Forward, one_thread_per_pass
+from crsbench.features.shards import Shards
+from crsbench.features.table import (
+    DEPTHS,
+    Rows,
+    check_finite,
+    write_depth_features,
+    write_features,
+)
 from crsbench.images import canonical_image
 
 #: Largest change of a float32 feature with the batch size, relative to the largest absolute value.
 BATCH_TOLERANCE = 1e-4
 
-#: What finds an image (its path or sample), and its rows of the feature matrix.
-Work = tuple[str, list[int]]
-Progress = Callable[[int], None]
+Progress = Callable[[int], object]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -71,7 +75,9 @@ class Features:
     keys
         Table of N rows: ``sample``, and for perturbed images ``perturbation`` and ``severity``.
     values
-        Features (N, D), float32.
+        Features (N, D), float32, read in slices.
+    depths
+        The same at `DEPTHS`, where they were asked for.
     input_min, input_max
         Smallest and largest number that entered the encoder.
     dtype
@@ -79,7 +85,8 @@ class Features:
     """
 
     keys: pl.DataFrame
-    values: np.ndarray
+    values: Rows
+    depths: dict[str, Rows]
     input_min: float
     input_max: float
     dtype: str
@@ -91,7 +98,9 @@ def extract_clean(
     *,
     root: str | Path,
     max_side_px: int,
+    shards: str | Path,
     compute: Compute,
+    depth_indices: Sequence[int] = (),
     progress: Progress = no_progress,
 ) -> Features:
     """Extract the features of unperturbed images.
@@ -106,8 +115,13 @@ def extract_clean(
         Root of the dataset.
     max_side_px
         Longest side of the canonical image.
+    shards
+        Folder for finished features, as `crsbench.features.shards.shards_beside` yields it; what
+        lies there is taken up. The features are read from there as long as it exists.
     compute
         Batch size, threads, device.
+    depth_indices
+        Zero-based blocks at 25, 50, 75 and 100 % of the depth, if depth features are wanted.
     progress
         Called with the number of images that have been finished since the last call.
 
@@ -121,47 +135,100 @@ def extract_clean(
     def prepare(path: str) -> list[torch.Tensor]:
         return [transform(canonical_image(Path(root) / path, max_side_px=max_side_px))]
 
-    images = [(path, [row]) for row, path in enumerate(index["path"])]
-    return extract(encoder, index.select("sample"), images, prepare, compute, progress)
+    return extract(
+        encoder,
+        index.select("sample"),
+        index["path"].to_list(),
+        prepare,
+        shards=Path(shards),
+        compute=compute,
+        depth_indices=depth_indices,
+        progress=progress,
+    )
 
 
 def extract(
     encoder: LoadedEncoder,
     keys: pl.DataFrame,
-    images: Sequence[Work],
+    images: Sequence[str],
     prepare: Callable[[str], list[torch.Tensor]],
+    *,
+    shards: Path,
     compute: Compute,
+    depth_indices: Sequence[int] = (),
     progress: Progress,
 ) -> Features:
-    """Compute features batch by batch and gather them by row.
+    """Compute features batch by batch and gather them by row, shard by shard.
 
     Parameters
     ----------
-    encoder, compute, progress
+    encoder, compute, depth_indices, progress
         As for `extract_clean`.
     keys
-        What each row of features belongs to.
+        What each row of features belongs to: by condition, then by image.
     images
-        Each image and its rows.
+        What finds each image (its path or sample).
     prepare
-        Makes the tensors of an image, one for each of its rows.
+        Makes the tensors of an image, one for each condition.
+    shards
+        Folder for finished features.
     """
-    gathered = _Gathered(len(keys))
-    n_rows = len(images[0][1]) if images else 1
-    per_batch = max(1, compute.batch_size // n_rows)
-    batches = [images[i : i + per_batch] for i in range(0, len(images), per_batch)]
-    with _one_thread_per_pass():
-        forward = _Forward(encoder, compute)
+    card = encoder.card
+    if not images:
+        raise DataError(f"{card.name}: no images to extract features from")
+    store = Shards(shards, n_images=len(images), n_conditions=keys.height // len(images))
+    columns = (*DEPTHS, "features") if depth_indices else ("features",)
+    missing = store.missing()
+    progress(len(images) - sum(len(store.spans[number]) for number in missing))
+    batches = _batches(store, missing, compute.batch_size)
+    with one_thread_per_pass():
+        forward = Forward(
+            encoder,
+            depth_indices=depth_indices,
+            batch_size=compute.batch_size,
+            device=compute.device,
+        )
 
-        def run(batch: Sequence[Work]) -> np.ndarray:
-            return forward(torch.stack([t for image, _ in batch for t in prepare(image)]))
+        def run(batch: _Batch) -> _Output:
+            tensors = torch.stack([t for i in batch.images for t in prepare(images[i])])
+            lowest, highest = (float(bound) for bound in torch.aminmax(tensors))
+            return _Output(forward(tensors), lowest, highest)
 
         results = _side_by_side(run, batches, threads=compute.threads)
-        for batch, features in zip(batches, results, strict=True):
-            gathered.put([row for _, rows in batch for row in rows], features)
-            progress(len(batch))
-    values = gathered.complete(keys, encoder.card)
-    return Features(keys, values, forward.input_min, forward.input_max, encoder.card.dtype)
+        shard = None
+        for batch, output in zip(batches, results, strict=True):
+            shard = shard or _Shard(store.spans[batch.shard], store.n_conditions)
+            shard.put(batch.images, output)
+            if batch.images.stop == shard.span.stop:
+                arrays = shard.complete(columns, keys["sample"][: len(images)].to_list(), card)
+                store.write(batch.shard, arrays, lowest=shard.lowest, highest=shard.highest)
+                shard = None
+            progress(len(batch.images))
+    rows: dict[str, Rows] = {name: store.rows(name) for name in columns}
+    return Features(keys, rows.pop("features"), rows, *store.input_range(), card.dtype)
+
+
+class _Batch(NamedTuple):
+    """Images of one shard that go through the encoder together."""
+
+    shard: int
+    images: range
+
+
+class _Output(NamedTuple):
+    """Features (K, N, D) at K depths, and the range of what entered the encoder."""
+
+    features: np.ndarray
+    lowest: float
+    highest: float
+
+
+def _batches(store: Shards, missing: Sequence[int], batch_size: int) -> list[_Batch]:
+    n = max(1, batch_size // store.n_conditions)
+    spans = [(number, store.spans[number]) for number in missing]
+    return [
+        _Batch(number, span[i : i + n]) for number, span in spans for i in range(0, len(span), n)
+    ]
 
 
 def _side_by_side(
@@ -185,151 +252,114 @@ def _side_by_side(
                 future.cancel()
 
 
-@contextmanager
-def _one_thread_per_pass() -> Iterator[None]:
-    """Make forward passes single-threaded, also in workers started inside, and exact float32."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-            yield
-    finally:
-        torch.set_num_threads(before)
+class _Shard:
+    """Feature rows of a run of images, put by index."""
 
-
-class _Gathered:
-    """Feature rows, put by index."""
-
-    def __init__(self, n_rows: int) -> None:
+    def __init__(self, span: range, n_conditions: int) -> None:
+        self.span, self.n_conditions = span, n_conditions
         self.values: np.ndarray | None = None
-        self.filled = np.zeros(n_rows, dtype=bool)
+        self.filled = np.zeros(len(span), dtype=bool)
+        self.lowest, self.highest = float("inf"), float("-inf")
 
-    def put(self, rows: list[int], features: np.ndarray) -> None:
-        """Put features (n, D) into their n rows."""
+    def put(self, images: range, output: _Output) -> None:
+        """Put the features (K, n x conditions, D) of n images into their places."""
+        n_depths, n_rows, dim = output.features.shape
+        if n_rows != len(images) * self.n_conditions:
+            raise DataError(
+                f"{n_rows} rows of features came out for {len(images) * self.n_conditions} images"
+            )
         if self.values is None:
-            self.values = np.empty((len(self.filled), features.shape[1]), np.float32)
-        self.values[rows] = features
-        self.filled[rows] = True
+            shape = (n_depths, self.n_conditions, len(self.span), dim)
+            self.values = np.empty(shape, np.float32)
+        places = slice(images.start - self.span.start, images.stop - self.span.start)
+        by_image = output.features.reshape(n_depths, len(images), self.n_conditions, dim)
+        self.values[:, :, places] = by_image.transpose(0, 2, 1, 3)
+        self.filled[places] = True
+        self.lowest = min(self.lowest, output.lowest)
+        self.highest = max(self.highest, output.highest)
 
-    def complete(self, keys: pl.DataFrame, card: EncoderCard) -> np.ndarray:
-        """Return all rows; a hole, a wrong dimension or a number that is not finite is an error."""
-        samples = keys["sample"].to_list()
-        if self.values is None:
-            raise DataError(f"{card.name}: no images to extract features from")
-        if not self.filled.all():
-            hole = samples[int(np.argmin(self.filled))]
+    def complete(
+        self, columns: Sequence[str], samples: Sequence[str], card: EncoderCard
+    ) -> dict[str, np.ndarray]:
+        """Return the columns (conditions, images, D).
+
+        A hole, a wrong dimension or a number that is not finite is an error.
+        """
+        own = list(samples[self.span.start : self.span.stop])
+        if self.values is None or not self.filled.all():
+            hole = own[int(np.argmin(self.filled))]
             raise DataError(f"{card.name}: no features came out for {hole}")
-        dim = self.values.shape[1]
+        dim = self.values.shape[-1]
         if card.feature.dim not in (None, dim):
             raise ConfigError(
                 f"encoder {card.name}: its features have {dim} columns, its card says "
                 f"feature.dim = {card.feature.dim}"
             )
-        check_finite(self.values, samples, where=card.name)
-        return self.values
+        for name, values in zip(columns, self.values, strict=True):
+            where = card.name if name == "features" else f"{card.name}, {name}"
+            check_finite(values.reshape(-1, dim), own * self.n_conditions, where=where)
+        return dict(zip(columns, self.values, strict=True))
 
 
-class _Forward:
-    """The forward pass: batches (N, C, h, w) to features (N, D)."""
+@dataclass(frozen=True)
+class Origin:
+    """What features are made from.
 
-    def __init__(self, encoder: LoadedEncoder, compute: Compute) -> None:
-        self.name = encoder.card.name
-        self.device = chosen_device(compute.device)
-        self.dtype = getattr(torch, encoder.card.dtype)
-        self.batch_size = compute.batch_size
-        self.input_min, self.input_max = float("inf"), float("-inf")
-        self.seen = Lock()
-        self.turn = nullcontext() if self.device.type == "cpu" else Lock()
-        module = encoder.module.to(device=self.device, dtype=self.dtype)
-        self.module = module.to(memory_format=torch.channels_last)
+    Parameters
+    ----------
+    encoder
+        A loaded encoder.
+    dataset
+        Name of the dataset.
+    index_digest, perturbation_digest
+        Digests of its index and, for perturbed images, of their manifest.
+    """
 
-    def __call__(self, batch: torch.Tensor) -> np.ndarray:
-        """Return the features (N, D) in float32; memory that runs out halves the batch."""
-        self._see(batch)
-        with self.turn:
-            return self._in_parts(batch)
+    encoder: LoadedEncoder
+    dataset: str
+    index_digest: str
+    perturbation_digest: str | None = None
 
-    def _see(self, batch: torch.Tensor) -> None:
-        lowest, highest = (float(bound) for bound in torch.aminmax(batch))
-        with self.seen:
-            self.input_min = min(self.input_min, lowest)
-            self.input_max = max(self.input_max, highest)
+    @property
+    def features_digest(self) -> str:
+        """Digest of everything named here."""
+        card, weights = card_digest(self.encoder.card), self.encoder.weights_digest
+        identity = (card, weights, self.dataset, self.index_digest, self.perturbation_digest)
+        return digest("features", *identity)
 
-    def _in_parts(self, batch: torch.Tensor) -> np.ndarray:
-        parts = []
-        start = 0
-        while start < len(batch):
-            part = batch[start : start + self.batch_size]
-            try:
-                parts.append(self._features(part))
-                start += len(part)
-            except RuntimeError as error:
-                self._halve(len(part), error)
-        return np.concatenate(parts)
-
-    def _features(self, batch: torch.Tensor) -> np.ndarray:
-        with torch.inference_mode():
-            moved = batch.to(
-                device=self.device, dtype=self.dtype, memory_format=torch.channels_last
-            )
-            return self.module(moved).float().cpu().numpy()
-
-    def _halve(self, size: int, error: RuntimeError) -> None:
-        if not _is_out_of_memory(error):
-            raise error
-        if size == 1:
-            raise CrsBenchError(
-                f"{self.name}: one image alone does not fit into the memory of {self.device}; "
-                "use a device with more memory (the input size is part of the encoder)"
-            ) from error
-        self.batch_size = size // 2
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def metadata(self) -> dict[str, str]:
+        """Return what a table of these features says of where they come from."""
+        metadata = {
+            "encoder": self.encoder.card.name,
+            "dataset": self.dataset,
+            "features_digest": self.features_digest,
+            "weights_digest": self.encoder.weights_digest,
+            "transform_digest": transform_digest(self.encoder.card),
+            "index_digest": self.index_digest,
+        }
+        if self.perturbation_digest is not None:
+            metadata["perturbation_digest"] = self.perturbation_digest
+        return metadata
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    words = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
-
-
-def chosen_device(name: str) -> torch.device:
-    """Return the device of that name; ``auto`` is CUDA where there is one, else MPS, else CPU."""
-    present = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        return torch.device(next(kind for kind, here in present.items() if here))
-    if not present.get(name, False):
-        here = ", ".join(kind for kind, here in present.items() if here)
-        raise ConfigError(f"extraction.device: {name} is not available here; available: {here}")
-    return torch.device(name)
-
-
-def write_extracted(
-    features: Features,
-    path: str | Path,
-    *,
-    encoder: LoadedEncoder,
-    dataset: str,
-    index_digest: str,
-    perturbation_digest: str | None = None,
-) -> None:
+def write_extracted(features: Features, path: str | Path, *, origin: Origin) -> None:
     """Write features with everything that they depend on in the metadata."""
-    card = encoder.card
-    identity = (card_digest(card), encoder.weights_digest, dataset, index_digest)
-    metadata = {
-        "encoder": card.name,
-        "dataset": dataset,
-        "features_digest": digest("features", *identity, perturbation_digest),
-        "weights_digest": encoder.weights_digest,
-        "transform_digest": transform_digest(card),
-        "index_digest": index_digest,
+    metadata = origin.metadata() | _seen(features)
+    write_features(features.keys, features.values, path=path, metadata=metadata)
+
+
+def write_depths(
+    features: Features, path: str | Path, *, origin: Origin, depth_indices: Sequence[int]
+) -> None:
+    """Write the depth features; without any, the table has the samples alone."""
+    blocks = {"depth_indices": " ".join(map(str, depth_indices))}
+    metadata = origin.metadata() | _seen(features) | blocks
+    write_depth_features(features.keys, features.depths, path=path, metadata=metadata)
+
+
+def _seen(features: Features) -> dict[str, str]:
+    return {
         "dtype": features.dtype,
         "input_min": repr(features.input_min),
         "input_max": repr(features.input_max),
     }
-    if perturbation_digest is not None:
-        metadata["perturbation_digest"] = perturbation_digest
-    write_features(features.keys, features.values, path=path, metadata=metadata)

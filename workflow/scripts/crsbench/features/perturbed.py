@@ -28,6 +28,7 @@ def extract_perturbed(
     severities: Mapping[str, Sequence[float]],
     root: str | Path,
     max_side_px: int,
+    shards: str | Path,
     compute: Compute,
     progress: Progress = no_progress,
 ) -> Features:
@@ -45,7 +46,7 @@ def extract_perturbed(
         Name of the dataset, part of every perturbation's seed.
     severities
         Strengths of each perturbation of the manifest; the first is severity 1.
-    root, max_side_px, compute, progress
+    root, max_side_px, shards, compute, progress
         As for `extract_clean`; progress counts images, not conditions.
 
     Returns
@@ -88,9 +89,9 @@ def extract_perturbed(
         return [tensors[condition] for condition in conditions]
 
     keys = _perturbed_keys(samples, conditions)
-    step = len(samples)
-    images = [(sample, list(range(i, len(keys), step))) for i, sample in enumerate(samples)]
-    return extract(encoder, keys, images, prepare, compute, progress)
+    return extract(
+        encoder, keys, samples, prepare, shards=Path(shards), compute=compute, progress=progress
+    )
 
 
 def _paths(index: pl.DataFrame, samples: Sequence[str]) -> dict[str, str]:

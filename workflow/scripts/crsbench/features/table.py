@@ -1,15 +1,16 @@
 """Feature tables: what extraction writes and probes read. Nothing here imports torch.
 
 A row is one image (in the perturbed table: one image under one condition), its features a list of
-fixed size, so that no offset can overflow; row groups are bounded. A table is never read with a
-hole: every sample that is asked for is there once, and every number is finite.
+fixed size, so that no offset can overflow; row groups are bounded. Tables are written block by
+block, so that a matrix need not fit into memory. A table is never read with a hole: every sample
+that is asked for is there once, and every number is finite.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import polars as pl
@@ -23,8 +24,24 @@ from crsbench.files import written_atomically
 VALUES_PER_ROW_GROUP = 2**22
 
 
+#: Columns of the features after 25, 50 and 75 % of an encoder's blocks.
+DEPTHS = ("depth_25", "depth_50", "depth_75")
+
+
+class Rows(Protocol):
+    """Rows of features (N, D), float32, which are read in slices: an array, or files."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    @property
+    def dtype(self) -> np.dtype: ...  # noqa: D102
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
 def write_features(
-    keys: pl.DataFrame, features: np.ndarray, *, path: str | Path, metadata: Mapping[str, str]
+    keys: pl.DataFrame, features: Rows, *, path: str | Path, metadata: Mapping[str, str]
 ) -> None:
     """Write a feature table atomically.
 
@@ -45,36 +62,87 @@ def write_features(
     DataError
         A key is repeated or a feature is not finite.
     """
-    samples = keys["sample"].to_list()
-    if features.dtype != np.float32 or features.ndim != 2 or len(features) != len(samples):
-        shape = f"{features.shape} {features.dtype}"
-        raise ValueError(f"expected ({len(samples)}, D) float32 features, got {shape}")
-    _check_unique(keys, path)
-    check_finite(features, samples, where=str(path))
+    _check_shape(features, keys.height)
     described = {
         **metadata,
         "dim": str(features.shape[1]),
         "content_digest": content_digest(features),
         "flags": "; ".join(flags(features)),
     }
-    table = _arrow_table(keys, features).replace_schema_metadata(described)
-    rows = max(1, VALUES_PER_ROW_GROUP // features.shape[1])
-    with written_atomically(path) as temporary:
-        pq.write_table(
-            table,
+    _write(keys, {"features": features}, path=path, metadata=described)
+
+
+def write_depth_features(
+    keys: pl.DataFrame, depths: Mapping[str, Rows], *, path: str | Path, metadata: Mapping[str, str]
+) -> None:
+    """Write the features at `DEPTHS` as columns of one table, atomically.
+
+    Parameters
+    ----------
+    keys
+        Table of N rows: ``sample``.
+    depths
+        Features (N, D) by column; none where the encoder has no depth features, and then the
+        table has its keys alone.
+    path, metadata
+        As for `write_features`; ``depths`` names the columns, ``flags`` what is suspect in them.
+    """
+    suspect = [f"{name}: {flag}" for name, rows in depths.items() for flag in flags(rows)]
+    described = {**metadata, "depths": " ".join(depths), "flags": "; ".join(suspect)}
+    _write(keys, depths, path=path, metadata=described)
+
+
+def _write(
+    keys: pl.DataFrame, columns: Mapping[str, Rows], *, path: str | Path, metadata: dict[str, str]
+) -> None:
+    for rows in columns.values():
+        _check_shape(rows, keys.height)
+    _check_unique(keys, path)
+    dim = sum(rows.shape[1] for rows in columns.values())
+    n_per_group = max(1, VALUES_PER_ROW_GROUP // max(1, dim))
+    empty = _arrow_table(keys[:0], {name: rows[0:0] for name, rows in columns.items()})
+    with (
+        written_atomically(path) as temporary,
+        pq.ParquetWriter(
             temporary,
-            row_group_size=rows,
+            empty.schema.with_metadata(metadata),
             compression="zstd",
             use_dictionary=keys.columns,
-            use_byte_stream_split=["features.list.element"],
-        )
+            use_byte_stream_split=[f"{name}.list.element" for name in columns],
+        ) as writer,
+    ):
+        for start in range(0, keys.height, n_per_group):
+            part = slice(start, start + n_per_group)
+            blocks = {name: rows[part] for name, rows in columns.items()}
+            for block in blocks.values():
+                check_finite(block, keys["sample"][part].to_list(), where=str(path))
+            writer.write_table(_arrow_table(keys[part], blocks), row_group_size=n_per_group)
 
 
-def _arrow_table(keys: pl.DataFrame, features: np.ndarray) -> pa.Table:
-    flat = pa.array(np.ascontiguousarray(features).reshape(-1))
-    column = pa.FixedSizeListArray.from_arrays(flat, features.shape[1])
-    columns = {name: pa.array(keys[name].to_list()) for name in keys.columns}
-    return pa.table({**columns, "features": column})
+def _check_shape(rows: Rows, n_rows: int) -> None:
+    if rows.dtype != np.float32 or len(rows.shape) != 2 or rows.shape[0] != n_rows:
+        shape = f"{rows.shape} {rows.dtype}"
+        raise ValueError(f"expected ({n_rows}, D) float32 features, got {shape}")
+
+
+def _arrow_table(keys: pl.DataFrame, blocks: Mapping[str, np.ndarray]) -> pa.Table:
+    columns = {name: _arrow_keys(keys[name]) for name in keys.columns}
+    for name, block in blocks.items():
+        flat = pa.array(np.ascontiguousarray(block).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, block.shape[1])
+    return pa.table(columns)
+
+
+def _arrow_keys(column: pl.Series) -> pa.Array:
+    kind = pa.string() if column.dtype == pl.String else pa.int64()
+    return pa.array(column.to_list(), kind)
+
+
+def _blocks(features: Rows) -> Iterator[np.ndarray]:
+    """Yield the rows in blocks of bounded size."""
+    n_rows = max(1, VALUES_PER_ROW_GROUP // features.shape[1])
+    for start in range(0, features.shape[0], n_rows):
+        yield features[start : start + n_rows]
 
 
 def _check_unique(keys: pl.DataFrame, path: str | Path) -> None:
@@ -159,20 +227,23 @@ def check_finite(features: np.ndarray, samples: Sequence[str], *, where: str) ->
         )
 
 
-def flags(features: np.ndarray) -> list[str]:
+def flags(features: Rows) -> list[str]:
     """Return in words what is suspect in a feature matrix (N, D): no flag, no suspicion."""
-    if len(features) < 2:
+    n_rows, dim = features.shape
+    if n_rows < 2:
         return []
-    constant = int((features == features[0]).all(axis=0).sum())
-    if constant == features.shape[1]:
-        return [f"collapsed: all {len(features)} rows are equal"]
-    return [f"{constant} of {features.shape[1]} columns are constant"] if constant else []
+    first = features[0:1]
+    constant = np.all([(block == first).all(axis=0) for block in _blocks(features)], axis=0).sum()
+    if constant == dim:
+        return [f"collapsed: all {n_rows} rows are equal"]
+    return [f"{constant} of {dim} columns are constant"] if constant else []
 
 
-def content_digest(features: np.ndarray) -> str:
+def content_digest(features: Rows) -> str:
     """Return the SHA-256 of a matrix: equal for bit-identical features only."""
     sha = hashlib.sha256(repr((features.shape, str(features.dtype))).encode())
-    sha.update(np.ascontiguousarray(features).data)
+    for block in _blocks(features):
+        sha.update(np.ascontiguousarray(block).data)
     return sha.hexdigest()
 
 

@@ -8,7 +8,9 @@ import timm
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
+
+features_at_depths = vision_transformer.features_at_depths
 
 OTHER_PARTS = r"text\..*|logit_scale|visual\.head\.proj\.weight"
 

@@ -4,12 +4,14 @@ Position embeddings are interpolated to the size of the input, so that one check
 and 518 px.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from transformers import Dinov2Config, Dinov2Model
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
 
 ARCHITECTURES = {
     "dinov2_vitb14_518": {
@@ -41,6 +43,15 @@ class Dinov2(Dinov2Model):
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Return the class tokens (N, D) of a batch (N, 3, H, W)."""
         return super().forward(pixel_values).last_hidden_state[:, 0]
+
+
+def features_at_depths(
+    module: Dinov2, batch: torch.Tensor, blocks: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return the class tokens (N, D) after each of the blocks and the final norm."""
+    layers, state = module.encoder.layer, module.embeddings(batch)
+    states = vision_transformer.states_after(layers, state, blocks)
+    return [module.layernorm(state)[:, 0] for state in states]
 
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:

@@ -5,6 +5,7 @@ tensors are fetched, and the language model is never read. The feature is the me
 patch tokens one block before the last (``mean``), or of their projections (``projected``).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.fetching import SHARDED_TENSORS
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
 
 ARCHITECTURES = {
     "clip_vit_large_patch14_336": {
@@ -47,10 +48,22 @@ class LlavaMed(CLIPVisionModel):
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Return the features (N, D) of a batch (N, 3, H, W)."""
         states = super().forward(pixel_values, output_hidden_states=True).hidden_states
-        patches = states[-2][:, 1:]
+        return self.pooled(states[-2])
+
+    def pooled(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the features (N, D) of token states (N, T, width), the first of them the class."""
+        patches = state[:, 1:]
         if self.pool == "projected":
             patches = self.projector(patches)
         return patches.mean(dim=1)
+
+
+def features_at_depths(
+    module: LlavaMed, batch: torch.Tensor, blocks: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return the mean patch tokens (N, D) after each of the blocks; none of them has a norm."""
+    layers, state = module.encoder.layers, module.pre_layrnorm(module.embeddings(batch))
+    return [module.pooled(s) for s in vision_transformer.states_after(layers, state, blocks)]
 
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:

@@ -4,6 +4,7 @@ The language model is never read. The feature is the mean of the 256 soft tokens
 projector hands to it. float16 gives NaN in this tower and is refused.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.fetching import SHARDED_TENSORS
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
 from crsbench.errors import WeightsError
 
 ARCHITECTURES = {
@@ -48,6 +49,15 @@ class MedGemma(SiglipVisionModel):
         """Return the mean soft tokens (N, D) of a batch (N, 3, H, W)."""
         tokens = super().forward(pixel_values).last_hidden_state
         return self.projector(tokens).mean(dim=1)
+
+
+def features_at_depths(
+    module: MedGemma, batch: torch.Tensor, blocks: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return the mean soft tokens (N, D) that the projector makes after each of the blocks."""
+    layers, state = module.encoder.layers, module.embeddings(batch)
+    states = vision_transformer.states_after(layers, state, blocks)
+    return [module.projector(module.post_layernorm(state)).mean(dim=1) for state in states]
 
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:

@@ -4,12 +4,14 @@ Only the vision tensors are read. Checkpoints name them below ``vision_model.``;
 transformers 5 has no such prefix.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from transformers import SiglipVisionConfig, SiglipVisionModel
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
 
 ARCHITECTURES = {
     "siglip_so400m_patch14_448": {
@@ -32,6 +34,15 @@ class SiglipTower(SiglipVisionModel):
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Return the pooled features (N, D) of a batch (N, 3, H, W)."""
         return super().forward(pixel_values).pooler_output
+
+
+def features_at_depths(
+    module: SiglipTower, batch: torch.Tensor, blocks: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return the attention-pooled features (N, D) after each of the blocks."""
+    layers, state = module.encoder.layers, module.embeddings(batch)
+    states = vision_transformer.states_after(layers, state, blocks)
+    return [module.head(module.post_layernorm(state)) for state in states]
 
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
+
+features_at_depths = vision_transformer.features_at_depths
 
 PREFIX = "encoder."
 RENAMING = ((r"\.gamma_([12])$", r".ls\1.gamma"),)

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint
+from crsbench.encoders.loaders import checkpoint, vision_transformer
 from crsbench.errors import WeightsError
+
+features_at_depths = vision_transformer.features_at_depths
 
 #: Also under the name that pickles of numpy 1 have for it.
 NUMPY_SCALAR = np._core.multiarray.scalar  # type: ignore[attr-defined]

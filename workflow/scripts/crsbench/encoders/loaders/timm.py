@@ -6,9 +6,11 @@ import timm
 from torch import nn
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.loaders import checkpoint, untrained
+from crsbench.encoders.loaders import checkpoint, untrained, vision_transformer
 from crsbench.encoders.sources import RandomWeights
 from crsbench.errors import WeightsError
+
+features_at_depths = vision_transformer.features_at_depths
 
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
