@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Floats
 from crsbench.cell_arrays import cell_array, observed_cells, why_no_crs
 from crsbench.config import Validity
 from crsbench.crs import AXES, Weights, aggregate, score_cohort
@@ -28,7 +28,6 @@ from crsbench.sensitivity import (
 )
 from crsbench.validity import insertions, panels, summarise_agreement, weight_draws
 
-Floats = NDArray[np.float64]
 Tables = dict[str, pl.DataFrame]
 
 #: The displacements of an insertion that are summarised.
