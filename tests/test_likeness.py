@@ -40,6 +40,7 @@ COPIES = {
     "encoded again": lambda image: encoded(image, quality=75),
     "smaller": lambda image: image.resize((100, 80), Image.Resampling.LANCZOS),
     "other proportions": lambda image: image.resize((150, 150), Image.Resampling.LANCZOS),
+    "much larger": lambda image: image.resize((2000, 1600), Image.Resampling.BICUBIC),
     "grey": lambda image: image.convert("L"),
     "darker": lambda image: Image.eval(image, lambda level: int(0.8 * level)),
     "soft": lambda image: image.filter(ImageFilter.GaussianBlur(0.7)),

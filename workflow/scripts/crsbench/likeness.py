@@ -15,6 +15,9 @@ from PIL import Image
 
 _SIDE = 16
 _THUMBNAIL_PX = 64
+# Large pictures are first averaged down to three times that: a tenth of the time, the same bits but
+# a few.
+_REDUCING_GAP = 3.0
 # Below this standard deviation, in grey levels, rounding decides the bits: nothing can be told.
 _FLATTEST = 2.0
 
@@ -22,7 +25,9 @@ _FLATTEST = 2.0
 def perceptual_hash(image: Image.Image) -> str | None:
     """Return the 256 bits of a picture as 64 hexadecimal digits; None for one of a single shade."""
     size = (_THUMBNAIL_PX, _THUMBNAIL_PX)
-    thumbnail = image.convert("L").resize(size, Image.Resampling.LANCZOS)
+    thumbnail = image.convert("L").resize(
+        size, Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP
+    )
     if np.asarray(thumbnail).std() < _FLATTEST:
         return None
     return str(imagehash.phash(thumbnail, hash_size=_SIDE))
