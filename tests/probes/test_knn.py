@@ -131,6 +131,7 @@ def test_fewer_rows_than_neighbours_are_a_typed_failure(rng):
     assert (few.status, few.n_train) == ("failed", 4)
     assert few.reason == "4 training rows, but 5 are to vote"
     assert enough.status == "completed"
+    assert enough.reason == "probabilities are shares of 5 votes: 6 levels"
     truth = np.where(np.arange(40)[:, None] < 4, labels[:, None], np.nan)
     (masked,) = fit(
         features, truth, [Subset(1.0, 0, np.arange(40))], task="multilabel", n_classes=1

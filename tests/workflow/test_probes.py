@@ -10,17 +10,16 @@ from .conftest import TINY
 pytestmark = pytest.mark.workflow
 
 STORE = "results/tiny"
-ALL = "probes=[logistic,mlp,knn]"
+AXES = f"{STORE}/runs/three/axes.csv"
+ALL = ("encoders=[tiny_statistics]", "probes=[logistic,mlp,knn]", "run=three")
+THREE = (AXES, *TINY, "--config", *ALL)
 
 
 @pytest.fixture(scope="module")
 def three(tiny, tmp_path_factory):
     """A named run of one encoder with all probes, in the store of the tiny run."""
     project = tiny.duplicate(tmp_path_factory.mktemp("probes") / "project")
-    run = ("--config", "encoders=[tiny_statistics]", ALL, "run=three")
-    target = f"{STORE}/runs/three/axes.csv"
-    finished = project.ran(target, *TINY, *run)
-    assert finished.jobs == {"probe": 2, "evaluate": 2, "aggregate": 1}
+    assert project.ran(*THREE).jobs == {"probe": 2, "evaluate": 2, "aggregate": 1}
     return project
 
 
@@ -47,7 +46,7 @@ def test_only_too_few_neighbours_leave_a_record_without_auroc(three):
 
 
 def test_the_axes_are_those_of_the_primary_probe(tiny, three):
-    axes = pl.read_csv(three.folder / STORE / "runs/three/axes.csv")
+    axes = pl.read_csv(three.folder / AXES)
     before = pl.read_csv(tiny.folder / STORE / "axes.csv")
     assert axes.equals(before.filter(encoder="tiny_statistics"))
 
@@ -71,3 +70,11 @@ def test_seeds_share_a_fit_at_full_labels_unless_the_seed_matters(three):
     full = records_of(three, "runs/three").filter(label_fraction=1.0)
     n_fits = full.group_by("probe").agg(pl.col("fit_seed").n_unique())
     assert dict(n_fits.iter_rows()) == {"logistic": 1, "mlp": 2, "knn": 1}
+
+
+def test_a_setting_of_one_probe_runs_that_probe_again_and_no_other(three, tmp_path):
+    copy = three.duplicate(tmp_path / "copy")
+    copy.edit("config/config.yaml", "epochs: 50 #", "epochs: 51 #")
+    planned = copy.ran("-n", *THREE)
+    assert planned.jobs == {"probe": 1, "evaluate": 1, "aggregate": 1}
+    assert "predictions/mlp" in planned.output

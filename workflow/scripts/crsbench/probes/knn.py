@@ -8,7 +8,7 @@ unmasked rows, and the logit is the log odds of their votes, infinite where they
 **What is not fitted.** Fewer training rows than k: `failed`, not fewer votes, which would be other
 levels. One class only: `single_class`. A label whose unmasked rows are fewer than k, or all of one
 value, has the logit NaN. There is nothing to optimise: iterations are 0, gradient and objective
-have no value.
+have no value. The reason of a completed fit says how coarse its probabilities are.
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,8 @@ def _outcome(held: Bools, truth: Floats, n_neighbours: int) -> tuple[Bools, Stat
     if not (held & enough).any():
         most = np.count_nonzero(~np.isnan(truth), axis=0).max()
         return held & enough, "failed", f"{most} training rows, but {n_neighbours} are to vote"
-    return held & enough, "completed", None
+    levels = f"probabilities are shares of {n_neighbours} votes: {n_neighbours + 1} levels"
+    return held & enough, "completed", levels
 
 
 def score_knn(fits: Sequence[KnnFit], features: Features, *, threads: int) -> Floats:
