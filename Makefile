@@ -42,7 +42,8 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(SNAKEMAKE) --lint
 
-# The long checks, not part of CI: tests/workflow/test_acceptance.py says what each must show.
+# The long checks, not part of CI: tests/workflow/test_acceptance.py and
+# tests/encoders/test_full_size.py say what each must show.
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m acceptance -s
 

@@ -5,7 +5,8 @@ import polars as pl
 import pytest
 from panel_oracle import WEIGHTS
 
-from crsbench.candidates import read_candidates, score_candidates
+from crsbench.candidates import read_candidates as read
+from crsbench.candidates import score_candidates
 from crsbench.crs import AXES
 from crsbench.crs_table import crs_table, member_axes
 from crsbench.errors import CrsBenchError
@@ -42,6 +43,10 @@ def csv(tmp_path):
         return path
 
     return write
+
+
+def read_candidates(path, reference):
+    return read(path, reference, supplements=["aulc", "reason"])
 
 
 class TestScores:
@@ -108,6 +113,19 @@ class TestErrors:
     def test_value_that_is_no_axis(self, raw, csv, row, message):
         with pytest.raises(CrsBenchError, match=message):
             read_candidates(csv(HEADER, row), raw)
+
+    @pytest.mark.parametrize("extra", ["fairness", "Robustness", "aulc_log"])
+    def test_unknown_axis_is_refused_and_not_left_out(self, raw, csv, extra):
+        path = csv(f"{HEADER},{extra}", "new,skin,0.9,0.8,0.9,0.7,0.5")
+        message = f"axes.csv: unknown axis '{extra}'; axes are discrimination, .*: aulc, reason$"
+        with pytest.raises(CrsBenchError, match=message):
+            read_candidates(path, raw)
+
+    def test_supplements_of_a_run_are_left_out(self, raw, csv):
+        row = "new,skin,0.9,0.8,0.9,0.7"
+        plain = read_candidates(csv(HEADER, row), raw)
+        wide = read_candidates(csv(f"{HEADER},reason,aulc", f"{row},,0.8"), raw)
+        assert wide.equals(plain)
 
     def test_missing_column(self, raw, csv):
         with pytest.raises(CrsBenchError, match="column robustness missing; needed: encoder"):

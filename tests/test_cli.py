@@ -146,6 +146,17 @@ class TestScore:
         assert "Colour and texture" in out
         assert "reference mine" in out
 
+    def test_the_axes_of_a_run_are_scored_as_they_are_and_an_unknown_one_is_refused(
+        self, capsys, store
+    ):
+        freeze(capsys, store, store / "mine.json")
+        status, _, _ = run(capsys, "score", store / "axes.csv", "--reference", store / "mine.json")
+        assert status == 0
+        axes = pl.read_csv(store / "axes.csv").with_columns(fairness=pl.lit(0.5))
+        axes.write_csv(store / "more.csv")
+        err = fails(capsys, "score", store / "more.csv", "--reference", store / "mine.json")
+        assert "unknown axis 'fairness'" in err
+
     def test_nothing_is_written(self, capsys, tmp_path):
         path = self.write(tmp_path, "encoder," + ",".join(AXES), "mine,0.9,0.8,1.0,0.7")
         before = (ROOT / PUBLISHED).read_bytes()

@@ -126,6 +126,7 @@ def test_the_full_benchmark_has_the_sizes_that_were_reckoned_for_it(tmp_path):
     plan = plan_of(store=tmp_path)
     work = remaining_work(plan, N_IMAGES)
     assert total(work, "bytes_clean") / GB == pytest.approx(15, abs=0.5)
+    assert total(work, "bytes_depth") / GB == pytest.approx(40, abs=6)
     assert total(work, "bytes_perturbed") / GB == pytest.approx(45, abs=0.5)
     assert logit_bytes(plan, N_IMAGES) / GB == pytest.approx(14, abs=2)
     assert max(work, key=lambda each: each.gpu_hours).encoder == "medgemma"
@@ -137,6 +138,7 @@ def test_images_and_bytes_are_those_of_the_cells(tmp_path):
     assert (resnet.n_clean, resnet.n_perturbed) == (3_662, 15 * 732)
     assert resnet.bytes_clean == 3_662 * 2048 * 4
     assert (chexzero.n_clean, chexzero.bytes_perturbed) == (0, 0)
+    assert resnet.bytes_depth == 0
     clean, perturbed = 0.1 * 3_662 + 0.2 * 3_662, 15 * 0.2 * 3_662
     assert logit_bytes(plan, N_IMAGES) == pytest.approx(21 * (clean + perturbed) * 5 * 4)
 

@@ -75,3 +75,18 @@ def test_warnings_are_in_the_log(run, tmp_path):
     run('warnings.warn("an odd file", stacklevel=1)')
     log = (tmp_path / "logs" / "index.log").read_text(encoding="utf-8")
     assert "UserWarning: an odd file" in log
+
+
+def test_no_secret_of_a_link_is_told_or_written(run, tmp_path):
+    link = "https://h/f.zip?sig=SECRET"
+    ended = run(f"""
+    try:
+        raise OSError("{link}")
+    except OSError as error:
+        logging.getLogger("urllib3").warning("retrying {link}")
+        raise ValueError("cannot get {link}") from error
+""")
+    log = (tmp_path / "logs" / "index.log").read_text(encoding="utf-8")
+    assert "f.zip?sig=[redacted]" in log
+    assert "f.zip?sig=[redacted]" in ended.stderr
+    assert "SECRET" not in log + ended.stderr

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ class Page:
         Answers given first, one a request; afterwards the page is served.
     cut_after
         Send so many bytes of an answer and drop the connection, once.
+    hold_after
+        Send so many bytes of an answer and then nothing, once.
     redirect
         Send the client elsewhere.
     password
@@ -38,6 +41,7 @@ class Page:
     ranges: bool = True
     statuses: list[int] = field(default_factory=list)
     cut_after: int | None = None
+    hold_after: int | None = None
     redirect: str | None = None
     password: str | None = None
     stall_s: float = 0
@@ -48,14 +52,14 @@ class Page:
         return f'"{hashlib.md5(self.body).hexdigest()}"'
 
 
-@dataclass(frozen=True)
+@dataclass
 class Seen:
-    """One request: its path, what of its headers matters, how many bytes were sent."""
+    """One request: its path, what of its headers matters, how many bytes were to be sent."""
 
     path: str
     range: str | None
     authorization: str | None
-    sent: int
+    sent: int = 0
 
 
 class Server:
@@ -91,13 +95,13 @@ def running() -> Iterator[Server]:
         def do_GET(self):
             path = self.path.partition("?")[0]
             page = server.pages.get(path)
-            self.sent = 0
+            # Noted before anything is sent: a client may be done before this thread goes on.
+            self.seen = Seen(path, self.headers.get("Range"), self.headers.get("Authorization"))
+            server.seen.append(self.seen)
             try:
                 self.answer(page)
-            except (BrokenPipeError, ConnectionResetError):
+            except ConnectionError:
                 self.close_connection = True
-            authorization = self.headers.get("Authorization")
-            server.seen.append(Seen(path, self.headers.get("Range"), authorization, self.sent))
 
         def answer(self, page: Page | None) -> None:
             if page is None:
@@ -122,6 +126,9 @@ def running() -> Iterator[Server]:
             if start >= total > 0:
                 return self.say(416, **{"Content-Range": f"bytes */{total}"})
             body = page.body[start:]
+            cut, hold = page.cut_after or page.hold_after, page.hold_after is not None
+            page.cut_after = page.hold_after = None
+            self.seen.sent = len(body[:cut])
             self.send_response(206 if start else 200)
             if page.ranges:
                 self.send_header("ETag", page.etag)
@@ -129,10 +136,10 @@ def running() -> Iterator[Server]:
                 self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            cut, page.cut_after = page.cut_after, None
             self.wfile.write(body[:cut])
-            self.sent = len(body[:cut])
             self.close_connection = cut is not None
+            if hold:
+                released.wait()
             return None
 
         def say(self, status: int, **headers: str) -> None:
@@ -142,7 +149,12 @@ def running() -> Iterator[Server]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+    class Web(ThreadingHTTPServer):
+        def handle_error(self, request, client_address):
+            if not isinstance(sys.exception(), ConnectionError):  # a client that has gone
+                super().handle_error(request, client_address)
+
+    with Web(("127.0.0.1", 0), Handler) as web:
         web.daemon_threads = True
         server = Server(web.server_port)
         thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})

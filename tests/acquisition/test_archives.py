@@ -129,3 +129,15 @@ def test_a_disk_that_fills_up_leaves_nothing_half_unpacked(root, tmp_path, monke
     with pytest.raises(DataError, match=r"a\.jpg: the disk is full"):
         unpack(pack(tmp_path / "a.zip"), root, wanted=WANTED)
     assert list(root.iterdir()) == []
+
+
+def test_an_archive_of_an_unknown_compression_is_to_be_unpacked_by_hand(root, tmp_path):
+    archive = pack(tmp_path / "a.zip")
+    raw = archive.read_bytes()
+    central = raw.index(b"PK\x01\x02")
+    deflate64 = (9).to_bytes(2, "little")
+    raw = raw[:8] + deflate64 + raw[10 : central + 10] + deflate64 + raw[central + 12 :]
+    archive.write_bytes(raw)
+    with pytest.raises(DataError, match=r"a\.zip: cannot be unpacked here: .*; unpack it by hand"):
+        unpack(archive, root, wanted=WANTED)
+    assert list(root.iterdir()) == []

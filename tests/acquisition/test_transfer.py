@@ -3,6 +3,9 @@
 import errno
 import hashlib
 import logging
+import subprocess
+import sys
+import time
 import traceback
 from collections import namedtuple
 from dataclasses import replace
@@ -66,10 +69,29 @@ def test_a_broken_connection_is_taken_up_where_it_broke(server, fetch):
     assert [request.range for request in server.seen] == [None, "bytes=655360-"]
 
 
-def test_a_killed_download_is_resumed_by_the_next_job(server, fetch, partial):
-    partial(BODY, 400_000)
-    fetch(server.add("/images.zip", BODY))
-    assert server.sent("/images.zip") == [len(BODY) - 400_000]
+KILLED = """
+import sys
+from pathlib import Path
+from crsbench.acquisition.transfer import PATIENCE, download, open_session
+url, target = sys.argv[1:]
+with open_session(with_credentials=False, patience=PATIENCE) as session:
+    download([url], Path(target), session=session, patience=PATIENCE, check=lambda path: None)
+"""
+
+
+def test_a_killed_download_is_resumed_by_the_next_job(server, fetch, tmp_path):
+    url = server.add("/images.zip", BODY, hold_after=655_360)
+    target = tmp_path / "data" / "images.zip"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, url, str(target)])
+    part = target.with_name("images.zip.part")
+    while not part.exists() or part.stat().st_size < 655_360:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    fetch(url)
+    assert server.seen[-1].range == "bytes=655360-"
+    assert server.sent("/images.zip")[-1] == len(BODY) - 655_360
 
 
 def test_a_server_without_ranges_sends_the_whole_file_again(server, fetch, partial):

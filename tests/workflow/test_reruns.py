@@ -102,6 +102,12 @@ EDITS = {
         "label: Small phantoms\n",
         {},
     ),
+    "how files are fetched": (
+        f"{LIBRARY}/acquisition/transfer.py",
+        "def download(",
+        "EDITED = True\n\n\ndef download(",
+        {},
+    ),
     "the batch size": ("config/tiny.yaml", "batch_size: 16", "batch_size: 8", {}),
 }
 

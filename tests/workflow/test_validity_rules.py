@@ -15,6 +15,7 @@ VALIDITY = {
     *("panels", "panel_summary", "insertions", "insertion_summary", "weights", "weight_summary"),
     *("informativeness", "decisions", "reversed_pairs", "rank_moves", "leave_one_dataset_out"),
     *("estimators", "complete_members", "variant_scores", "shift_prediction"),
+    "probe_agreement",
 }
 ALL = "analyses=[bootstrap,case_bootstrap,validity]"
 

@@ -17,6 +17,7 @@ VALIDITY_TABLES = (
     "variant_scores",
     "leave_one_dataset_out",
     "shift_prediction",
+    "probe_agreement",
 )
 PRIMARY_PROBE = SETTINGS.probes[0]
 CASE_REPLICATES = f"{STORE}/case_replicates/{{probe}}/{{encoder}}/{{dataset}}"

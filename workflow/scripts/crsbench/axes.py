@@ -18,10 +18,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from crsbench.arrays import Floats
 from crsbench.errors import DataError
 from crsbench.records import CLEAN
-
-Floats = NDArray[np.float64]
 
 #: One row per cell; an empty axis is undefined and `reason` says why.
 AXES_TABLE = pl.Schema(

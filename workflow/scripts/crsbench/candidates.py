@@ -5,6 +5,7 @@ members stand beside the candidates with the scores that they have always had, t
 """
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +18,9 @@ from crsbench.reference import AGGREGATE, RAW, Member, Reference
 COLUMNS = ("encoder", "dataset", *AXES)
 
 
-def read_candidates(path: str | Path, reference: Reference) -> pl.DataFrame:
+def read_candidates(
+    path: str | Path, reference: Reference, *, supplements: Collection[str]
+) -> pl.DataFrame:
     """Read a CSV of axes that a user wants scored against a reference.
 
     Parameters
@@ -27,6 +30,8 @@ def read_candidates(path: str | Path, reference: Reference) -> pl.DataFrame:
         no datasets: the column is left out.
     reference
         The reference, for its units.
+    supplements
+        Further columns that a run writes beside its axes; they are left out.
 
     Returns
     -------
@@ -36,8 +41,8 @@ def read_candidates(path: str | Path, reference: Reference) -> pl.DataFrame:
     Raises
     ------
     CrsBenchError
-        When a column is missing, a value is missing, no number or outside [0, 1] (raw label
-        efficiency: [0, 2]), or the axes are in other units than the reference.
+        When a column is missing or unknown, a value is missing, no number or outside [0, 1] (raw
+        label efficiency: [0, 2]), or the axes are in other units than the reference.
     """
     path = Path(path)
     if not path.is_file():
@@ -51,6 +56,12 @@ def read_candidates(path: str | Path, reference: Reference) -> pl.DataFrame:
     if missing:
         raise CrsBenchError(
             f"{path}: column {', '.join(missing)} missing; needed: {', '.join(COLUMNS)}"
+        )
+    unknown = [name for name in table.columns if name not in {*COLUMNS, *supplements}]
+    if unknown:
+        raise CrsBenchError(
+            f"{path}: unknown axis {', '.join(map(repr, unknown))}; axes are {', '.join(AXES)}; "
+            f"other columns that are known, and left out: {', '.join(supplements)}"
         )
     return _checked_numbers(table.select(COLUMNS), reference.units, path)
 

@@ -41,7 +41,7 @@ def check_card(
     max_side_px
         Longest side of the canonical image.
     """
-    pixels = _sample() if image is None else canonical_image(image, max_side_px=max_side_px)
+    pixels = sample_image() if image is None else canonical_image(image, max_side_px=max_side_px)
     entry = card.model_dump(mode="json", exclude={"name"})
     yield yaml.safe_dump(
         {card.name: entry}, sort_keys=False, allow_unicode=True, width=100
@@ -56,8 +56,8 @@ def check_card(
     yield from _network_lines(card)
 
 
-def _sample() -> np.ndarray:
-    """Return a drawn lesion, wider than high, so that a crop and a squash can be told apart."""
+def sample_image() -> np.ndarray:
+    """Return a drawn lesion (480, 640, 3), wider than high: a crop and a squash of it differ."""
     kind = KINDS["dermoscopy"]
     image = kind.draw(kind.plan(16, 0)[0], SAMPLE_PX, 0).convert("RGB")
     return np.asarray(image)[SAMPLE_PX // 8 : -SAMPLE_PX // 8]

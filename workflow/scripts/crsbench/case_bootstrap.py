@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Bools, Floats, Integers
 from crsbench.case_sets import CaseSet, macro_average, too_often_absent
 from crsbench.cell_arrays import cell_array, observed_cells
 from crsbench.crs import AXES, Weights, aggregate
@@ -29,10 +29,6 @@ from crsbench.records import CLEAN
 from crsbench.reference import AGGREGATE
 from crsbench.score_bootstrap import ScoreReplicates, score_replicates, withheld
 from crsbench.seed_records import SeedMetrics, axes_of_means
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 CASES, CROSSED = "cases", "cases_and_label_subsample"
 

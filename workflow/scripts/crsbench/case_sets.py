@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Bools, Floats, Integers
 from crsbench.digests import generator
 from crsbench.errors import DataError
 from crsbench.evaluation import Scorer, Scoring
@@ -31,10 +31,6 @@ from crsbench.weighted_metrics import (
     weighted_auroc,
     weighted_ece,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Above this share of replicates without some class, nothing is said.
 MOST_ABSENT = 0.05

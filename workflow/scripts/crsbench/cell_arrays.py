@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Bools, Floats
 from crsbench.crs import (
     Weights,
     aggregate,
@@ -21,9 +21,6 @@ from crsbench.crs import (
 )
 from crsbench.errors import DataError
 from crsbench.records import CLEAN
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def cell_array(

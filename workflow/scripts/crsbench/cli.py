@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from crsbench.axes import read_axes_table
+from crsbench.axes import AXES_TABLE, read_axes_table
 from crsbench.candidates import COLUMNS, read_candidates, score_candidates
 from crsbench.config import Source, merge_all, read_source
 from crsbench.crs import Weights
@@ -136,7 +136,8 @@ def _show(parsed: argparse.Namespace) -> list[str]:
 
 def _score(parsed: argparse.Namespace) -> list[str]:
     reference = load_reference(parsed.reference)
-    candidates = read_candidates(parsed.axes, reference)
+    supplements = [name for name in AXES_TABLE if name not in COLUMNS]
+    candidates = read_candidates(parsed.axes, reference, supplements=supplements)
     table = score_candidates(candidates, reference=reference)
     return candidate_lines(table, set(candidates["encoder"]))
 

@@ -20,13 +20,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from crsbench.arrays import Bools, Floats
 from crsbench.errors import CrsBenchError
 
 AXES = ("discrimination", "calibration", "label_efficiency", "robustness")
 COMPONENTS = ("dominance", "ideal_point", "worst_axis")
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

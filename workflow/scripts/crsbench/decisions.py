@@ -10,15 +10,12 @@ from itertools import combinations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Floats
 from crsbench.cell_arrays import cell_array, observed_cells
 from crsbench.crs import AXES, aggregate
 from crsbench.errors import CrsBenchError
 from crsbench.rankings import descending_order, kendall_tau_b, mid_ranks, spearman, top_k_overlap
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: What `informativeness` correlates: the axes, and the areas under the learning curve.
 CONSTRUCTS = (*AXES, "aulc", "aulc_log")

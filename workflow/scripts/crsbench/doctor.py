@@ -98,21 +98,23 @@ def _needs(plan: Plan) -> tuple[list[str], list[str]]:
     n_images = {name: number for name, number in counted.items() if number is not None}
     work = remaining_work(plan, n_images)
     logits = logit_bytes(plan, n_images)
-    disk = logits + sum(w.bytes_clean + w.bytes_perturbed + w.bytes_weights for w in work)
+    sizes = {
+        "clean features": sum(w.bytes_clean for w in work),
+        "depth": sum(w.bytes_depth for w in work),
+        "perturbed": sum(w.bytes_perturbed for w in work),
+        "logits": logits,
+        "weights": sum(w.bytes_weights for w in work),
+    }
+    disk = sum(sizes.values())
     free = _free_bytes(Path(store))
-    parts = [
-        f"clean features {sum(w.bytes_clean for w in work) / GB:.1f}",
-        f"perturbed {sum(w.bytes_perturbed for w in work) / GB:.1f}",
-        f"logits {logits / GB:.1f}",
-        f"weights {sum(w.bytes_weights for w in work) / GB:.1f}",
-    ]
+    parts = [f"{name} {size / GB:.1f}" for name, size in sizes.items()]
     largest = max(work, key=lambda w: w.memory)
     lines = [
         "still to do, estimated (docs/cluster.md says from what):",
         *_work_table(work),
         f"disk: {disk / GB:.1f} GB before compression ({', '.join(parts)}); "
         f"{free / GB:.1f} GB free at {store}",
-        f"memory: {largest.memory / GB:.0f} GB for the largest extraction ({largest.encoder})",
+        f"memory: {largest.memory / GB:.0f} GB for the largest extraction job ({largest.encoder})",
         f"time: {sum(w.gpu_hours for w in work):.1f} GPU hours, and "
         f"{sum(w.core_hours for w in work):.0f} core hours beside them to make the images",
     ]

@@ -13,7 +13,7 @@ import polars as pl
 
 from crsbench.config import SEVERITIES
 from crsbench.datasets.definitions import DatasetDefinition, load_adapter, missing_data
-from crsbench.encoders.cards import Cost, EncoderCard
+from crsbench.encoders.cards import Cost, EncoderCard, input_px
 from crsbench.plan import Plan
 
 #: [assumed] Sustained 10^9 operations a second of one data-centre GPU, by type of the forward pass:
@@ -33,7 +33,9 @@ TYPICAL_COST = {
 TYPICAL_DIM = {"small": 512, "medium": 768, "large": 1024, "huge": 2560}
 BYTES = 4
 GB = 1e9
-#: [assumed] Python with torch and its readers, in bytes.
+#: Depths of which features are kept beside the last one.
+N_DEPTHS = 3
+#: [assumed] Python with torch, in bytes.
 PROCESS_BYTES = 3e9
 
 
@@ -53,10 +55,10 @@ class Work:
         Time of reading, perturbing and transforming its images, on one core.
     cores_per_gpu
         Cores that keep one GPU busy.
-    bytes_clean, bytes_perturbed, bytes_weights
+    bytes_clean, bytes_depth, bytes_perturbed, bytes_weights
         Size of its files in the store.
     memory
-        Bytes that its largest job holds.
+        Bytes that an extraction job holds.
     """
 
     encoder: str
@@ -66,6 +68,7 @@ class Work:
     core_hours: float
     cores_per_gpu: float
     bytes_clean: float
+    bytes_depth: float
     bytes_perturbed: float
     bytes_weights: float
     memory: float
@@ -105,22 +108,21 @@ def _work(plan: Plan, card: EncoderCard, n_images: dict[str, int]) -> Work:
     store = Path(plan.settings.store)
     features = store / "features" / card.name
     per_case = len(plan.settings.perturbations) * len(SEVERITIES)
-    clean, perturbed = [0], [0]
+    n_clean = n_perturbed = 0
     for encoder, dataset in plan.cells:
         if encoder != card.name:
             continue
         for part in (dataset, *plan.shift[dataset]):
             if not (features / part / "clean.parquet").is_file():
-                clean.append(n_images.get(part, 0))
+                n_clean += n_images.get(part, 0)
         if not (features / dataset / "perturbed.parquet").is_file():
-            n_test = round(plan.settings.split.test * n_images.get(dataset, 0))
-            perturbed.append(per_case * n_test)
+            n_perturbed += per_case * round(plan.settings.split.test * n_images.get(dataset, 0))
     cost = card.cost or TYPICAL_COST[card.size_class]
     row = BYTES * (card.feature.dim or TYPICAL_DIM[card.size_class])
     weights = BYTES * cost.parameters_m * 1e6
     rate = GPU_GFLOPS[card.dtype] / cost.gflops
-    n_clean, n_perturbed = sum(clean), sum(perturbed)
     core_s = (n_clean * CLEAN_MS + n_perturbed * PERTURBED_MS) / 1000
+    depths = N_DEPTHS if plan.settings.depth_features and card.depth_indices else 0
     done = (store / "weights" / f"{card.name}.safetensors").is_file()
     return Work(
         encoder=card.name,
@@ -130,10 +132,19 @@ def _work(plan: Plan, card: EncoderCard, n_images: dict[str, int]) -> Work:
         core_hours=core_s / 3600,
         cores_per_gpu=rate * PERTURBED_MS / 1000,
         bytes_clean=row * n_clean,
+        bytes_depth=row * n_clean * depths,
         bytes_perturbed=row * n_perturbed,
         bytes_weights=0 if done else weights,
-        memory=PROCESS_BYTES + 2 * weights + row * max(*clean, *perturbed),
+        memory=PROCESS_BYTES + 2 * weights + _batch_bytes(plan, card),
     )
+
+
+def _batch_bytes(plan: Plan, card: EncoderCard) -> float:
+    """Return the size of the images and inputs that the threads of a job have in hand."""
+    image = 3 * plan.settings.max_side_px**2
+    tensor = 3 * BYTES * input_px(card) ** 2
+    extraction = plan.settings.extraction
+    return float(extraction.threads * extraction.batch_size * (image + tensor))
 
 
 def logit_bytes(plan: Plan, n_images: dict[str, int]) -> float:

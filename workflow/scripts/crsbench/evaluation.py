@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from crsbench.arrays import Bools, Floats
 from crsbench.errors import DataError
 from crsbench.metrics import (
     Undefined,
@@ -41,9 +42,6 @@ from crsbench.probes.base import SCORING
 from crsbench.records import METRICS, RUN_RECORD, RunKey
 from crsbench.sides import Labels, Side
 from crsbench.splits import Task, dropped_classes
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 class SetKey(NamedTuple):

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_expit, log_softmax
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from crsbench.arrays import Floats, Integers
 
 
 class Undefined(Exception):  # noqa: N818 - a result without a value, not a fault

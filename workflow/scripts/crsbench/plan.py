@@ -27,7 +27,7 @@ from crsbench.datasets.definitions import (
     load_definitions,
     missing_data,
 )
-from crsbench.datasets.locks import lock_of
+from crsbench.datasets.locks import lock_of, name_below
 from crsbench.encoders.cards import EncoderCard, load_cards
 from crsbench.errors import ConfigError
 from crsbench.records import Cell, RunKey, conditions, enumerate_run_keys
@@ -169,7 +169,7 @@ class Plan:
         return [
             str(path)
             for path in label_files(definition)
-            if path.is_file() and path.relative_to(definition.root).as_posix() not in fetched
+            if path.is_file() and name_below(definition.root, path) not in fetched
         ]
 
     def accepted_losses(self, dataset: str) -> list[str]:

@@ -57,7 +57,9 @@ class _Lines:
 
     def close(self) -> None:
         seconds = time.monotonic() - self.started
-        _LOG.info("%s: %d %s in %.1f s", self.what, self.total, self.unit, seconds)
+        rate = self.total / seconds if seconds else 0
+        line = "%s: %d %s in %.1f s, %.1f/s"
+        _LOG.info(line, self.what, self.total, self.unit, seconds, rate)
 
 
 def progress_line(done: int, total: int, *, seconds: float, what: str, unit: str) -> str:

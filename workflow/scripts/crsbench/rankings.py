@@ -7,11 +7,8 @@ one side constant, fewer than two items) is NaN.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from crsbench.arrays import Bools, Floats, Integers
 
 
 def descending_order(values: Floats) -> Integers:

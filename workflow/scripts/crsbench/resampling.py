@@ -16,14 +16,10 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 import numpy as np
-from numpy.typing import NDArray
 
+from crsbench.arrays import Bools, Floats, Integers
 from crsbench.errors import CrsBenchError
 from crsbench.rankings import count_above_and_equal, top_k
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Beyond this the exact distribution costs more than it tells: 12 units have 1,352,078 multisets.
 MOST_ENUMERABLE_UNITS = 10

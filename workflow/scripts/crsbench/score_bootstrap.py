@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Floats, Integers
 from crsbench.cell_arrays import why_no_crs
 from crsbench.crs import (
     AXES,
@@ -34,9 +34,6 @@ from crsbench.resampling import (
     rank_probabilities,
     unresolved_from,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _HEAD = {"resampled": pl.String(), "anchors": pl.String()}
 _COUNTS = {"n_replicates": pl.Int64(), "n_undefined": pl.Int64(), "reason": pl.String()}

@@ -10,15 +10,13 @@ multiset: five seeds have 126.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from crsbench.arrays import Integers
 from crsbench.cell_arrays import observed_cells
 from crsbench.crs import Weights, aggregate
 from crsbench.resampling import distinct_multisets, draw_multisets, enumerate_multisets
 from crsbench.score_bootstrap import ScoreReplicates, score_replicates, withheld
 from crsbench.seed_records import SeedRecords, cell_axes, panel_of
-
-Integers = NDArray[np.int64]
 
 ONE_SEED = "one seed: there is nothing to resample"
 

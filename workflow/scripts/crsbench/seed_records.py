@@ -10,17 +10,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Bools, Floats, Integers
 from crsbench.axes import label_efficiency, relative_drops, robustness
 from crsbench.cell_arrays import observed_cells
 from crsbench.errors import DataError
 from crsbench.records import CLEAN
 from crsbench.resampling import average_over_units
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Bools, Floats
 from crsbench.cell_arrays import (
     cell_array,
     clean_full_label_rows,
@@ -23,9 +23,6 @@ from crsbench.crs import AXES, Weights
 from crsbench.decisions import undefined_agreement
 from crsbench.rankings import descending_order, kendall_tau_b, mid_ranks, spearman, top_k_overlap
 from crsbench.reference import AGGREGATE
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 DISCRIMINATION, CALIBRATION, ROBUSTNESS = (
     AXES.index(name) for name in ("discrimination", "calibration", "robustness")

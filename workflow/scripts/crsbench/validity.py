@@ -13,8 +13,8 @@ from itertools import combinations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Floats, Integers
 from crsbench.cell_arrays import why_no_crs
 from crsbench.crs import (
     AXES,
@@ -27,9 +27,6 @@ from crsbench.crs import (
     score_cohort,
 )
 from crsbench.rankings import kendall_tau_b, top_k_overlap
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 TOP = 3
 #: Panels of one size beyond this number are drawn only, not enumerated.

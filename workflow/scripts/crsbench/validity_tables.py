@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crsbench.arrays import Floats
 from crsbench.cell_arrays import cell_array, observed_cells, why_no_crs
 from crsbench.config import Validity
 from crsbench.crs import AXES, Weights, aggregate, score_cohort
 from crsbench.decisions import decisions, informativeness, rank_moves, reversed_pairs
 from crsbench.digests import generator
+from crsbench.probe_agreement import probe_agreement
 from crsbench.reference import AGGREGATE
 from crsbench.sensitivity import (
     complete_members,
@@ -27,7 +28,6 @@ from crsbench.sensitivity import (
 )
 from crsbench.validity import insertions, panels, summarise_agreement, weight_draws
 
-Floats = NDArray[np.float64]
 Tables = dict[str, pl.DataFrame]
 
 #: The displacements of an insertion that are summarised.
@@ -51,7 +51,8 @@ def validity_tables(
     cells
         The axes of every cell (`axes.AXES_TABLE`).
     metric_rows
-        Metric rows (`records.METRIC_ROW`), of which those of `probe` are used.
+        Metric rows (`records.METRIC_ROW`). Those of `probe` are used, and the others for what
+        compares them with it.
     ordinal_datasets
         Datasets whose own CRS is recomputed with QWK and ordinal MAE.
     draws
@@ -76,6 +77,7 @@ def validity_tables(
         "variant_scores": variant_scores([*substitutions, *completed]),
         "leave_one_dataset_out": leave_one_dataset_out(cells, weights=weights),
         "shift_prediction": shift_prediction(cells, metric_rows, probe=probe, weights=weights),
+        "probe_agreement": probe_agreement(metric_rows, primary=probe),
     }
 
 

@@ -18,12 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from crsbench.arrays import Bools, Floats, Integers
 from crsbench.errors import CrsBenchError
 
-Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
-Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Replicates that are worked on together: rows of this length keep the sums out of Python's way,
 #: and 13,000 groups of them take 27 MB.

@@ -46,7 +46,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
     DamagedArchiveError
         The archive is truncated or damaged.
     DataError
-        It is unsafe, lacks a wanted entry, or the disk is full.
+        It is unsafe, lacks a wanted entry, cannot be read here, or the disk is full.
     """
     absent = [name for name in wanted if not (folder / name).exists()]
     try:
@@ -61,6 +61,10 @@ def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
                     (Path(beside) / name).rename(folder / name)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DamagedArchiveError(f"{archive}: truncated or damaged: {error}") from error
+    except RuntimeError as error:  # a password, or a compression that Python does not know
+        raise DataError(
+            f"{archive}: cannot be unpacked here: {error}; unpack it by hand into {folder}"
+        ) from error
     return absent
 
 

@@ -39,7 +39,7 @@ from crsbench.datasets.definitions import (
     missing_data,
 )
 from crsbench.datasets.exclusions import without_accepted
-from crsbench.datasets.locks import WrongFileError, check_file, lock_of
+from crsbench.datasets.locks import WrongFileError, check_file, lock_of, name_below
 from crsbench.datasets.releases import Release, RemoteFile, read_digests
 from crsbench.errors import DataError
 from crsbench.files import sha256_file, write_csv
@@ -84,7 +84,7 @@ def acquire(
         "version": None if release is None else release.version,
         "fetched": sorted(lock_of(definition.root).placed),
         "label_files": {
-            path.relative_to(definition.root).as_posix(): {
+            name_below(definition.root, path): {
                 "bytes": path.stat().st_size,
                 "sha256": sha256_file(path),
             }

@@ -58,7 +58,13 @@ class Lock:
 
 def lock_of(root: Path) -> Lock:
     """Return the lock of the dataset in a folder."""
-    return Lock(root.with_name(f"{root.name}.lock.json"))
+    home = root if root.name else root.absolute()
+    return Lock(home.with_name(f"{home.name}.lock.json"))
+
+
+def name_below(root: Path, path: Path) -> str:
+    """Return what a lock or a receipt calls a file: its path below the root if it lies there."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def check_file(path: Path, remote: RemoteFile, lock: Lock) -> None:

@@ -180,9 +180,9 @@ def label_digest(definition: DatasetDefinition, samples: pl.DataFrame) -> str:
     number, and a multilabel line has the labels in the order of the classes.
     """
     if definition.task == "multiclass":
-        names = [definition.classes[label] for label in samples["labels"].list.first()]
+        names = [definition.classes[label] for label in samples["labels"].list.first().to_list()]
     else:
-        names = [",".join(map(str, labels)) for labels in samples["labels"]]
+        names = [",".join(map(str, labels)) for labels in samples["labels"].to_list()]
     return _lines_digest(
         f"{image},{name}" for image, name in zip(samples["sample"], names, strict=True)
     )

@@ -127,7 +127,10 @@ def is_of_card(card: EncoderCard, metadata: Mapping[str, str]) -> bool:
         return source.startswith(f"drive:{weights.id}/")
     if isinstance(weights, PackageWeights):
         return source == f"{weights.package}/{weights.file}"
-    return isinstance(weights, FileWeights) and source == weights.path
+    if isinstance(weights, FileWeights):  # of an index the shards beside it are the source
+        index = weights.path.endswith(".json")
+        return Path(source).parent == Path(weights.path).parent if index else source == weights.path
+    return False
 
 
 def _how_to_get(card: EncoderCard) -> str:

@@ -131,21 +131,27 @@ def _offset(surplus: int, step: Crop) -> int:
 
 
 def _to_tensor(image: Image.Image, steps: Sequence[Step]) -> torch.Tensor:
-    values = np.asarray(image, dtype=np.float32)
-    values = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
+    pixels = np.asarray(image)
+    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    values = np.ascontiguousarray(pixels, dtype=np.float32)
     for step in steps:
         values = _apply_to_values(step, values)
-    return torch.from_numpy(np.ascontiguousarray(values))
+    return torch.from_numpy(values)
 
 
 def _apply_to_values(step: Step, values: np.ndarray) -> np.ndarray:
+    """Apply a step to contiguous float32 values (C, h, w), in place where that is possible."""
     if isinstance(step, Scale):
-        return values / np.float32(255) if step.to == "unit" else values
+        if step.to == "unit":
+            values /= np.float32(255)
+        return values
     if isinstance(step, Repeat):
         return np.repeat(values, step.channels, axis=0)
     if isinstance(step, Normalise):
         mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (step.mean, step.std))
-        return (values - mean) / std
+        values -= mean
+        values /= std
+        return values
     if isinstance(step, TensorResize):
         return _tensor_resized(values, step)
     raise TypeError(f"{step.step} is no tensor step")

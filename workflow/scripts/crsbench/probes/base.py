@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from crsbench.arrays import Floats
 from crsbench.splits import Task
 
-Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
 
 #: How a fit ended; `completed`: after a fixed budget, or with nothing to optimise.

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crsbench.arrays import Bools
 from crsbench.probes.base import (
     ONE_VALUE,
     Features,
@@ -31,8 +32,6 @@ from crsbench.probes.base import (
 )
 from crsbench.probes.neighbours import Block, Places, TrainRows
 from crsbench.splits import Task
-
-Bools = NDArray[np.bool_]
 
 #: Neighbours that are looked for at once where labels are masked, per vote of a label.
 _SPARE = 4

@@ -10,39 +10,39 @@ cross-entropy for one label of several classes, with two classes that of a singl
 scikit-learn), and one binary cross-entropy a label for multi-label data. There a label sums over
 its own unmasked rows only: :math:`N` and :math:`\lambda` differ by label.
 
-**Fewer rows than columns.** The penalty does not notice rotations, and the optimal weights lie in
-the span of the rows. With :math:`X^\top = Q T` (Q orthonormal, (D, N)) the problem in the N
-columns of :math:`X Q = T^\top` has the same solution, :math:`W = Q W_T`.
+**Solution.** L-BFGS (`crsbench.probes.lbfgs`) with a preconditioner that is shared by all classes
+or labels (`crsbench.probes.objectives`). Most of the way is gone with products in float32; then
+float64 takes over, and decides. Where rows are fewer than columns all is in float64.
 
-**Change of variables.** The curvature of the losses along one logit is at most 1/4. So with a
-column of ones joined to X, :math:`H = X^\top X / 4N + \lambda I` has the shape of the Hessian, and
-L-BFGS works on :math:`V = R W` with :math:`R^\top R = H`, where the curvature is much alike in all
-directions: tens of iterations instead of hundreds. R changes the path and not the optimum, hence
-one R serves all classes and all masked labels, in one batch of matrix products.
+**Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
+variables; each label for itself.
 
-**Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in the original variables.
+**Threads.** Fits run side by side, each with a BLAS of one thread: their number changes no bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cholesky, qr, solve_triangular
-from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.linalg import LinAlgError
+from threadpoolctl import threadpool_limits
 
-from crsbench.probes.base import Features, Floats, Probe, Status, Subset, score_each
+from crsbench.probes.base import Features, Floats, Probe, Status, Subset
+from crsbench.probes.lbfgs import Minimum, minimise
+from crsbench.probes.losses import Binary, Softmax
+from crsbench.probes.objectives import LogisticObjective
 from crsbench.splits import Task
 
-Loss = Callable[[Floats], tuple[float, Floats]]
-
-#: Features of this size could overflow when squared and summed.
-_LARGEST = 1e100
-#: Pairs of steps and gradients that L-BFGS remembers.
-_MEMORY = 20
+#: Features of this size could overflow in float32 when squared and summed.
+_LARGEST = 1e15
+#: Float32 takes a fit to this share of the tolerance, but never below the smallest norm.
+_SINGLE_SHARE, _SINGLE_LEAST = 0.7, 3e-7
+#: Rows that are scored at a time.
+_SCORED_ROWS = 4096
+_SEPARABLE = "separable: no training row is on the wrong side; only the penalty bounds the weights"
 
 
 @dataclass(frozen=True)
@@ -77,30 +77,46 @@ def fit_logistic(
     labels: NDArray[Any],
     subsets: Sequence[Subset],
     *,
-    task: Task,
-    n_classes: int,
     threads: int,
-    tolerance: float,
-    max_iterations: int,
+    **settings: Any,
 ) -> list[LogisticFit]:
-    """Fit the probe on each of the subsets, side by side on threads. See `fit_rows`."""
+    """Fit the probe on each of the subsets of a cell, side by side on threads.
 
-    def fit(subset: Subset) -> LogisticFit:
-        return fit_rows(
-            features[subset.rows],
-            labels[subset.rows],
-            task=task,
-            n_classes=n_classes,
-            tolerance=tolerance,
-            max_iterations=max_iterations,
-        )
+    `settings` are those of `fit_rows`; see `crsbench.probes.base.Probe`.
+    """
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(fit, subsets))
+    def fit(number: int) -> LogisticFit:
+        rows = subsets[number].rows
+        whole = len(rows) == len(features)
+        return fit_rows(features if whole else features[rows], labels[rows], **settings)
+
+    # The largest first, so that none is left for the end; BLAS on one thread: see the module.
+    order = sorted(range(len(subsets)), key=lambda number: -len(subsets[number].rows))
+    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+        fits = dict(zip(order, pool.map(fit, order), strict=True))
+    return [fits[number] for number in range(len(subsets))]
+
+
+def score_logistic(
+    fits: Sequence[LogisticFit], features: Features, *, threads: int
+) -> NDArray[np.float32]:
+    """Score features ``(N, D)`` under several fits, one product a block of rows, in float64."""
+    coefficients = np.hstack([fitted.coefficients for fitted in fits])
+    intercepts = np.hstack([fitted.intercept for fitted in fits])
+    logits = np.empty((len(fits), len(features), fits[0].coefficients.shape[1]), np.float32)
+
+    def score(first: int) -> None:
+        rows = slice(first, first + _SCORED_ROWS)
+        of_block = features[rows].astype(np.float64) @ coefficients + intercepts
+        logits[:, rows] = of_block.reshape(len(of_block), len(fits), -1).swapaxes(0, 1)
+
+    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(score, range(0, len(features), _SCORED_ROWS)))
+    return logits
 
 
 def fit_rows(
-    features: NDArray[np.floating],
+    features: Features,
     labels: NDArray[Any],
     *,
     task: Task,
@@ -108,7 +124,7 @@ def fit_rows(
     tolerance: float,
     max_iterations: int,
 ) -> LogisticFit:
-    """Fit the probe. A fit that cannot be made is returned with its status, not raised.
+    """Fit the probe on all rows. A fit that cannot be made is returned with its status, not raised.
 
     Parameters
     ----------
@@ -117,7 +133,7 @@ def fit_rows(
     labels
         ``(N,)`` class indices, or for multi-label data ``(N, C)`` of 1, 0, and NaN for masked.
     tolerance
-        Largest component of the gradient at which to stop. Below about 1e-9 rounding in float64
+        Largest component of the gradient at which to stop. Below about 1e-12 rounding in float64
         ends the descent first.
     max_iterations
         Cap; reaching it gives the status ``not_converged``.
@@ -127,32 +143,38 @@ def fit_rows(
     ValueError
         If the shapes do not belong together.
     """
-    rows, labels = np.asarray(features, dtype=np.float64), np.asarray(labels)
+    rows, labels = np.ascontiguousarray(features, dtype=np.float32), np.asarray(labels)
     _check_shapes(rows, labels, (n_classes,) if task == "multilabel" else ())
     problem = _label_problem(labels) if task == "multilabel" else _class_problem(labels)
+    unfitted = _Unfitted(rows, n_classes)
     if not len(problem.held):
-        reason = "no label or class has both values in the training rows"
-        return _unfitted(rows, n_classes, status="single_class", reason=reason)
-    if not (np.abs(rows) < _LARGEST).all():
-        reason = f"training features are not finite, or not below {_LARGEST:g}"
-        return _unfitted(rows, n_classes, status="failed", reason=reason)
+        return unfitted.because(
+            "single_class", "no label or class has both values in the training rows"
+        )
+    if not _all_small(rows):
+        return unfitted.because(
+            "failed", f"training features are not finite, or not below {_LARGEST:g}"
+        )
     try:
-        solution = _minimise(rows, problem, tolerance=tolerance, max_iterations=max_iterations)
+        weights, minimum = _solve(
+            rows, problem.loss, tolerance=tolerance, max_iterations=max_iterations
+        )
     except LinAlgError as error:
-        reason = f"training features are ill-conditioned, are they standardised? ({error})"
-        return _unfitted(rows, n_classes, status="failed", reason=reason)
-    weights = np.zeros((rows.shape[1] + 1, n_classes))
-    weights[-1] = problem.absent
-    weights[:, problem.held] = solution.weights @ problem.spread
-    converged = solution.gradient_norm <= tolerance
+        return unfitted.because(
+            "failed", f"training features are ill-conditioned, are they standardised? ({error})"
+        )
+    spread = np.zeros((rows.shape[1] + 1, n_classes))
+    spread[-1] = problem.absent
+    spread[:, problem.held] = weights.T @ problem.spread
+    status, reason = _end(minimum, tolerance)
     return LogisticFit(
-        coefficients=weights[:-1],
-        intercept=weights[-1],
-        status="converged" if converged else "not_converged",
-        reason=None if converged else f"above the tolerance at the end: {solution.message}",
-        iterations=solution.iterations,
-        gradient_norm=solution.gradient_norm,
-        objective=solution.objective,
+        coefficients=spread[:-1],
+        intercept=spread[-1],
+        status=status,
+        reason=reason,
+        iterations=int(minimum.iterations.max()),
+        gradient_norm=float(minimum.norms.max()),
+        objective=float(minimum.values.sum()),
         n_train=len(rows),
     )
 
@@ -168,17 +190,28 @@ def _check_shapes(
         )
 
 
-def _unfitted(rows: Floats, n_classes: int, *, status: Status, reason: str) -> LogisticFit:
-    return LogisticFit(
-        coefficients=np.full((rows.shape[1], n_classes), np.nan),
-        intercept=np.full(n_classes, np.nan),
-        status=status,
-        reason=reason,
-        iterations=0,
-        gradient_norm=np.nan,
-        objective=np.nan,
-        n_train=len(rows),
-    )
+def _all_small(features: Features) -> bool:
+    """Return whether all features can be squared and summed, without a copy of them."""
+    return bool(features.max() < _LARGEST and features.min() > -_LARGEST)
+
+
+class _Unfitted:
+    """Makes the record of a fit that cannot be made."""
+
+    def __init__(self, rows: Features, n_classes: int) -> None:
+        self._rows, self._n_classes = rows, n_classes
+
+    def because(self, status: Status, reason: str) -> LogisticFit:
+        return LogisticFit(
+            coefficients=np.full((self._rows.shape[1], self._n_classes), np.nan),
+            intercept=np.full(self._n_classes, np.nan),
+            status=status,
+            reason=reason,
+            iterations=0,
+            gradient_norm=np.nan,
+            objective=np.nan,
+            n_train=len(self._rows),
+        )
 
 
 @dataclass(frozen=True)
@@ -188,9 +221,7 @@ class _Problem:
     Attributes
     ----------
     loss
-        Logits ``(N, K)`` to the mean loss and its gradient by the logits.
-    ridge
-        ``(K,)`` lambda of each column.
+        Of the K columns.
     held
         ``(H,)`` the classes that the training rows can tell anything about.
     spread
@@ -199,8 +230,7 @@ class _Problem:
         The intercept of all other classes.
     """
 
-    loss: Loss
-    ridge: Floats
+    loss: Softmax | Binary
     held: NDArray[np.intp]
     spread: Floats
     absent: float
@@ -210,139 +240,49 @@ def _label_problem(labels: Floats) -> _Problem:
     """One-vs-rest: each label that has both values over its unmasked rows."""
     both = (labels == 1).any(axis=0) & (labels == 0).any(axis=0)
     held = np.flatnonzero(both)
-    loss, ridge = _binary_loss(labels[:, held])
-    return _Problem(loss, ridge, held, np.eye(len(held)), np.nan)
+    return _Problem(Binary.of(labels[:, held]), held, np.eye(len(held)), np.nan)
 
 
 def _class_problem(labels: NDArray[Any]) -> _Problem:
     """Multinomial over the classes that occur; a single logit where two do."""
     held, indices = np.unique(labels, return_inverse=True)
     if len(held) == 2:
-        loss, ridge = _binary_loss(indices[:, None].astype(np.float64))
-        return _Problem(loss, ridge, held, np.array([[-0.5, 0.5]]), -np.inf)
-    held = held if len(held) > 1 else held[:0]
-    loss, ridge = _softmax_loss(indices, n_classes=len(held))
-    return _Problem(loss, ridge, held, np.eye(len(held)), -np.inf)
+        loss = Binary.of(indices[:, None].astype(np.float64))
+        return _Problem(loss, held, np.array([[-0.5, 0.5]]), -np.inf)
+    truth = (indices[:, None] == np.arange(len(held))).astype(np.float32)
+    return _Problem(Softmax(truth), held if len(held) > 1 else held[:0], np.eye(len(held)), -np.inf)
 
 
-def _binary_loss(labels: Floats) -> tuple[Loss, Floats]:
-    """Return the summed mean losses of the columns, and the lambda of each."""
-    masked = np.isnan(labels)
-    ridge = 1 / np.count_nonzero(~masked, axis=0)
-    shares = np.where(masked, 0.0, ridge)
-    truth = np.where(masked, 0.0, labels)
-
-    def loss(logits: Floats) -> tuple[float, Floats]:
-        value = np.sum(shares * (np.logaddexp(0, logits) - truth * logits))
-        return float(value), shares * (expit(logits) - truth)
-
-    return loss, ridge
-
-
-def _softmax_loss(indices: NDArray[np.intp], *, n_classes: int) -> tuple[Loss, Floats]:
-    """Return the mean cross-entropy of a softmax, and lambda for each of its columns."""
-    n = len(indices)
-    truth = (indices[:, None] == np.arange(n_classes)).astype(np.float64)
-
-    def loss(logits: Floats) -> tuple[float, Floats]:
-        logits = logits - logits.max(axis=1, keepdims=True)
-        exponentials = np.exp(logits)
-        sums = exponentials.sum(axis=1, keepdims=True)
-        value = (np.log(sums).sum() - np.sum(truth * logits)) / n
-        return float(value), (exponentials / sums - truth) / n
-
-    return loss, np.full(n_classes, 1 / n)
-
-
-@dataclass(frozen=True)
-class _Solution:
-    """Weights ``(D + 1, K)``, the intercepts last, and how they were reached."""
-
-    weights: Floats
-    iterations: int
-    gradient_norm: float
-    objective: float
-    message: str
-
-
-class _Objective:
-    """The objective in the variables V = R W, with W = (weights, intercept) of `rows`.
-
-    Parameters
-    ----------
-    rows
-        ``(N, r)``: the features, or their coordinates in `basis`.
-    basis
-        ``(D, r)`` orthonormal, or None where `rows` are the features.
-    """
-
-    def __init__(self, rows: Floats, basis: Floats | None, problem: _Problem) -> None:
-        n = len(rows)
-        self._design = np.column_stack([rows, np.ones(n)])
-        self._basis = basis
-        self._loss = problem.loss
-        penalised = np.append(np.ones(rows.shape[1]), 0.0)
-        self._ridge = penalised[:, None] * problem.ridge
-        self._factor = cholesky(self._design.T @ self._design / (4 * n) + np.diag(penalised / n))
-        self.shape = self._ridge.shape
-        self.gradient_norm = np.inf
-
-    def __call__(self, variables: Floats) -> tuple[float, Floats]:
-        """Return value and gradient in V, and keep the gradient's norm in W."""
-        weights = self.weights(variables)
-        value, by_logits = self._loss(self._design @ weights)
-        gradient = self._design.T @ by_logits + self._ridge * weights
-        self.gradient_norm = float(np.abs(self.lift(gradient)).max())
-        value += 0.5 * float(np.sum(self._ridge * weights**2))
-        return value, solve_triangular(self._factor, gradient, trans="T").ravel()
-
-    def weights(self, variables: Floats) -> Floats:
-        """Return W ``(r + 1, K)`` for V, given flat."""
-        return solve_triangular(self._factor, variables.reshape(self.shape))
-
-    def lift(self, weights: Floats) -> Floats:
-        """Return W in the original variables, ``(D + 1, K)``."""
-        if self._basis is None:
-            return weights
-        return np.vstack([self._basis @ weights[:-1], weights[-1]])
-
-
-def _minimise(
-    features: Floats, problem: _Problem, *, tolerance: float, max_iterations: int
-) -> _Solution:
-    objective = _Objective(*_in_row_space(features), problem)
-
-    def stop_when_converged(_accepted: Floats) -> None:
-        # The last evaluation before a callback is that of the accepted iterate.
-        if objective.gradient_norm <= tolerance:
-            raise StopIteration
-
-    result = minimize(
-        objective,
-        np.zeros(objective.shape).ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        callback=stop_when_converged,
-        options={
-            "maxcor": _MEMORY,
-            "maxiter": max_iterations,
-            "maxfun": 20 * max_iterations,
-            "ftol": 0.0,
-            "gtol": 0.0,
-        },
+def _solve(
+    features: Features, loss: Softmax | Binary, *, tolerance: float, max_iterations: int
+) -> tuple[Floats, Minimum]:
+    """Return the best weights ``(K, D + 1)``, the intercepts last, and how they were reached."""
+    objective = LogisticObjective(features, loss)
+    start = objective.start()
+    spent = np.zeros(len(start), np.int64)
+    if not objective.is_wide:
+        rough = minimise(
+            objective.single,
+            start,
+            tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST),
+            max_iterations=max_iterations,
+        )
+        start, spent = rough.points, rough.iterations
+    minimum = minimise(
+        objective.double, start, tolerance=tolerance, max_iterations=max_iterations - spent
     )
-    value, _ = objective(result.x)
-    weights = objective.lift(objective.weights(result.x))
-    return _Solution(weights, int(result.nit), objective.gradient_norm, value, result.message)
+    minimum = replace(minimum, iterations=minimum.iterations + spent)
+    return objective.weights(minimum.points), minimum
 
 
-def _in_row_space(features: Floats) -> tuple[Floats, Floats | None]:
-    """Return rows and basis with ``features = rows @ basis.T``, where that has fewer columns."""
-    n_rows, n_columns = features.shape
-    if n_rows >= n_columns:
-        return features, None
-    basis, triangle = qr(features.T, mode="economic")
-    return triangle.T, basis
+def _end(minimum: Minimum, tolerance: float) -> tuple[Status, str | None]:
+    """Return how a fit ended, and what is to be known about it."""
+    if not minimum.norms.max() <= tolerance:
+        return "not_converged", (
+            f"gradient {minimum.norms.max():.1e} above the tolerance after "
+            f"{minimum.iterations.max()} iterations"
+        )
+    return "converged", _SEPARABLE if not minimum.errors.any() else None
 
 
-PROBE = Probe(fit_logistic, score_each, seed_matters=False)
+PROBE = Probe(fit_logistic, score_logistic, seed_matters=False)

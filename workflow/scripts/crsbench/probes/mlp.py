@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from crsbench.arrays import Bools
 from crsbench.digests import generator
 from crsbench.probes.base import (
     ONE_VALUE,
@@ -40,7 +41,6 @@ from crsbench.probes.base import (
 )
 from crsbench.splits import Task
 
-Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 #: Logits ``(S, B, C)`` of the rows ``(S, B)`` of S fits to the mean loss of each, ``(S,)``.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
