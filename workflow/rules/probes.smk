@@ -23,6 +23,9 @@ rule probe:
         provenance=f"{STORE}/provenance/predictions/{{probe}}/{{encoder}}/{{dataset}}.json",
     conda:
         "../../envs/crsbench.yaml"
+    # Cells are many, and one thread each is the best use of cores. A run of few cells is faster
+    # with --set-threads probe=N: fits then run side by side. The records do not change.
+    threads: 1
     params:
         shift=lambda wildcards: PLAN.shift[wildcards.dataset],
         uncertain=SETTINGS.uncertain,

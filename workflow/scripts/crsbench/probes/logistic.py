@@ -12,7 +12,8 @@ its own unmasked rows only: :math:`N` and :math:`\lambda` differ by label.
 
 **Solution.** L-BFGS (`crsbench.probes.lbfgs`) with a preconditioner that is shared by all classes
 or labels (`crsbench.probes.objectives`). Most of the way is gone with products in float32; then
-float64 takes over, and decides. Where rows are fewer than columns all is in float64.
+float64 takes over, and decides. Up to 350 rows, and no more than columns, Newton's method in the
+rows (`crsbench.probes.newton`), all in float64.
 
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
 variables; each label for itself.
@@ -33,6 +34,7 @@ from threadpoolctl import threadpool_limits
 from crsbench.probes.base import Features, Floats, Probe, Status, Subset
 from crsbench.probes.lbfgs import Minimum, minimise
 from crsbench.probes.losses import Binary, Softmax
+from crsbench.probes.newton import InRows
 from crsbench.probes.objectives import LogisticObjective
 from crsbench.splits import Task
 
@@ -40,6 +42,8 @@ from crsbench.splits import Task
 _LARGEST = 1e15
 #: Float32 takes a fit to this share of the tolerance, but never below the smallest norm.
 _SINGLE_SHARE, _SINGLE_LEAST = 0.7, 3e-7
+#: Newton's cost grows with the cube of the rows: with more of them L-BFGS is faster.
+_NEWTON_ROWS = 350
 #: Rows that are scored at a time.
 _SCORED_ROWS = 4096
 _SEPARABLE = "separable: no training row is on the wrong side; only the penalty bounds the weights"
@@ -257,21 +261,22 @@ def _solve(
     features: Features, loss: Softmax | Binary, *, tolerance: float, max_iterations: int
 ) -> tuple[Floats, Minimum]:
     """Return the best weights ``(K, D + 1)``, the intercepts last, and how they were reached."""
+    if len(features) <= min(_NEWTON_ROWS, features.shape[1]):
+        return InRows(features, loss).minimise(tolerance=tolerance, max_iterations=max_iterations)
     objective = LogisticObjective(features, loss)
-    start = objective.start()
-    spent = np.zeros(len(start), np.int64)
-    if not objective.is_wide:
-        rough = minimise(
-            objective.single,
-            start,
-            tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST),
-            max_iterations=max_iterations,
-        )
-        start, spent = rough.points, rough.iterations
-    minimum = minimise(
-        objective.double, start, tolerance=tolerance, max_iterations=max_iterations - spent
+    rough = minimise(
+        objective.single,
+        objective.start(),
+        tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST),
+        max_iterations=max_iterations,
     )
-    minimum = replace(minimum, iterations=minimum.iterations + spent)
+    minimum = minimise(
+        objective.double,
+        rough.points,
+        tolerance=tolerance,
+        max_iterations=max_iterations - rough.iterations,
+    )
+    minimum = replace(minimum, iterations=minimum.iterations + rough.iterations)
     return objective.weights(minimum.points), minimum
 
 

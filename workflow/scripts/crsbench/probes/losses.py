@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logsumexp
+from scipy.special import expit, logsumexp, softmax
 
 from crsbench.probes.base import Floats
 
@@ -80,6 +80,10 @@ class Softmax:
         logits -= self.truth[rows]
         return logits
 
+    def probabilities(self, logits: Floats) -> Floats:
+        """Return the probabilities of the classes for logits ``(K, N)``."""
+        return softmax(logits, axis=0)
+
     def assess(self, logits: Floats, rows: slice, _columns: NDArray[np.intp]) -> Assessment:
         """Return losses and errors of logits ``(n, K)``."""
         losses, errors = np.zeros(logits.shape[1]), np.zeros(logits.shape[1], np.int64)
@@ -141,6 +145,11 @@ class Binary:
         """Return the gradient of the summed losses by logits ``(n, k)`` of some of the columns."""
         against = self.against[rows, columns]
         return against * expit(against * logits)
+
+    def curvatures(self, logits: Floats) -> Floats:
+        """Return the second derivatives ``(K, N)`` of the summed losses by logits ``(K, N)``."""
+        p = expit(logits)
+        return np.abs(self.against.T) * p * (1 - p)
 
     def assess(self, logits: Floats, rows: slice, columns: NDArray[np.intp]) -> Assessment:
         """Return losses and errors of logits ``(n, k)`` of some of the columns."""

@@ -59,9 +59,10 @@ class _RidgeOfColumns:
 class _RidgeOfRows:
     """S + ridge by the matrix of the rows' products (Woodbury), for fewer rows than columns."""
 
-    def __init__(self, features: Floats, ridge: float) -> None:
-        self.mean = features.mean(axis=0)
-        self._rows, self._ridge = features - self.mean, ridge
+    def __init__(self, features: Features, ridge: float) -> None:
+        wide = features.astype(np.float64)
+        self.mean = wide.mean(axis=0)
+        self._rows, self._ridge = wide - self.mean, ridge
         products = self._rows @ self._rows.T
         products[np.diag_indices_from(products)] += len(features) * ridge
         self._factor = cho_factor(products, overwrite_a=True)
@@ -77,7 +78,7 @@ class LogisticObjective:
     Parameters
     ----------
     features
-        ``(N, D)``. Of fewer rows than columns a copy in float64 is kept.
+        ``(N, D)``.
     loss
         Of its N rows.
 
@@ -85,24 +86,14 @@ class LogisticObjective:
     ------
     LinAlgError
         If the features are too large or too ill-conditioned for a preconditioner.
-
-    Attributes
-    ----------
-    is_wide
-        Whether there are fewer rows than columns.
     """
 
     def __init__(self, features: Features, loss: Softmax | Binary) -> None:
         self._loss, self._counts = loss, loss.counts
         ridge = float((1 / self._counts).mean() / loss.curvature)
-        self.is_wide = features.shape[0] < features.shape[1]
-        self._features: NDArray[np.floating] = features
-        self._ridge: _Ridge
-        if self.is_wide:
-            wide = features.astype(np.float64)
-            self._features, self._ridge = wide, _RidgeOfRows(wide, ridge)
-        else:
-            self._ridge = _RidgeOfColumns(features, ridge)
+        self._features = features
+        is_wide = features.shape[0] < features.shape[1]
+        self._ridge: _Ridge = (_RidgeOfRows if is_wide else _RidgeOfColumns)(features, ridge)
         self._block = max(64, _BLOCK // features.shape[1])
 
     def start(self) -> Floats:
