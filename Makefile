@@ -1,19 +1,22 @@
 # make demo   installs into .venv and runs the whole benchmark on synthetic images
 # make test   installs into .venv and runs the tests
-# make bench  times bootstrap and validity at full size
+# make bench  times probes, bootstrap and validity at full size; PART=probes or PART=validity, one of them
 #
 # PYTHON=…       a Python 3.11, 3.12 or 3.13
+# IMAGES=…       a folder of ISIC 2019 images with their table, for the rows of make bench on real images
 # TORCH_INDEX=…  a package index to take torch and torchvision from, such as PyTorch's for CPUs
 
 PYTHON ?= python3
 TORCH_INDEX ?=
+PART ?= validity probes
+IMAGES ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 SNAKEMAKE := $(BIN)/snakemake
 LOCKS := requirements/lock.txt requirements/torch.txt
 
-.PHONY: install demo test lint acceptance bench lock clean
+.PHONY: install demo test lint acceptance bench bench-validity bench-probes lock clean
 
 install: $(STAMP)
 
@@ -46,10 +49,15 @@ lint: $(STAMP)
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m acceptance -s
 
-# Times of bootstrap and validity at full size on one thread; no test depends on them. The two
-# variables choose OpenBLAS kernels for one machine's sake and would make times incomparable.
-bench: $(STAMP)
+# Times at full size on one thread; no test depends on them. The two variables choose OpenBLAS
+# kernels for one machine's sake and would make times incomparable.
+bench: $(addprefix bench-,$(PART))
+
+bench-validity: $(STAMP)
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/bench_validity.py
+
+bench-probes: $(STAMP)
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/bench_probes.py $(if $(IMAGES),--images $(IMAGES))
 
 lock:
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --no-header \
