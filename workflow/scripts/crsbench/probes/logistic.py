@@ -275,7 +275,7 @@ def _solve(
     )
     objective, start = rough_objective, rough.points
     if space:
-        objective = LogisticObjective(features, loss)
+        objective = LogisticObjective(features, loss, space=space)
         lifted = space.lift(rough_objective.weights(rough.points))
         start = lifted.reshape(len(rough.points), -1)
     minimum = minimise(
