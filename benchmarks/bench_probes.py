@@ -337,7 +337,7 @@ def bound_line(shape: Shape) -> str:
     what = "memory bandwidth" if reading > product else "the rate of so thin a product"
     return (
         f"One evaluation of {shape}: {seconds * 1e3:.0f} ms, {flops / seconds:.0f} GFLOP/s. Its "
-        f"two products alone, on a block that stays in the cache, take {product * 1e3:.0f} ms "
+        f"two products alone, on a cached block, would take {product * 1e3:.0f} ms "
         f"({flops / product:.0f} GFLOP/s), reading the matrix once from memory "
         f"{reading * 1e3:.0f} ms: the bound is {what}, and {max(product, reading) / seconds:.0%} "
         "of it is reached."

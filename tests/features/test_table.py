@@ -1,5 +1,7 @@
 """Feature tables on disk, what is wrong with one, and standardisation."""
 
+import tracemalloc
+
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
@@ -128,6 +130,23 @@ def test_a_perturbed_table_is_not_read_as_a_clean_one(tmp_path, features):
 def test_a_hole_is_named(path):
     with pytest.raises(DataError, match=r"clean\.parquet: no features of x, y; extract them again"):
         read_features(path, samples=["a", "x", "y"])
+
+
+def test_a_table_of_many_row_groups_is_read_into_one_matrix(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "VALUES_PER_ROW_GROUP", 2**16)
+    rng = np.random.default_rng(4)
+    names = [f"s{row:05d}" for row in range(3_000)]
+    features = rng.standard_normal((3_000, 512), dtype=np.float32)
+    path = tmp_path / "f.parquet"
+    write_features(pl.DataFrame({"sample": names}), features, path=path, metadata={})
+    order = rng.permutation(3_000)[:2_500]
+    tracemalloc.start()
+    samples, values = read_features(path, samples=[names[row] for row in order])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert samples == [names[row] for row in order]
+    assert np.array_equal(values, features[order])
+    assert peak < 1.5 * values.nbytes
 
 
 def test_asking_twice_for_a_sample_is_an_error(path):

@@ -1,12 +1,16 @@
 """The logistic probe against its optimality conditions, scikit-learn, and itself in disguise."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.special import expit, logsumexp, softmax
 from scipy.stats import ortho_group
 from sklearn.linear_model import LogisticRegression
 
-from crsbench.probes.logistic import LogisticFit, fit_rows
+from crsbench.probes import logistic
+from crsbench.probes.base import Subset
+from crsbench.probes.logistic import PROBE, LogisticFit, fit_logistic, fit_rows
 
 TOLERANCE = 1e-8
 
@@ -59,7 +63,7 @@ def multinomial_gradient(features, labels, weights, intercept):
     return by_weights, by_intercept
 
 
-@pytest.mark.parametrize(("n", "d"), [(60, 10), (40, 40), (25, 70), (8, 200)])
+@pytest.mark.parametrize(("n", "d"), [(60, 10), (40, 40), (25, 70), (8, 200), (135, 150)])
 def test_the_gradient_at_the_solution_is_below_the_tolerance_and_as_recorded(rng, n, d):
     features, labels = draw(rng, n, d, 4)
     fitted = fit(features, labels, n_classes=4)
@@ -70,6 +74,19 @@ def test_the_gradient_at_the_solution_is_below_the_tolerance_and_as_recorded(rng
     assert norm == pytest.approx(fitted.gradient_norm, rel=1e-3)
     objective = multinomial_objective(features, labels, fitted.coefficients, fitted.intercept)
     assert fitted.objective == pytest.approx(objective, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 90), (60, 60)])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
+def test_newton_and_l_bfgs_find_the_same_optimum(rng, monkeypatch, task, n, d):
+    features, targets = (draw if task == "multiclass" else draw_multilabel)(rng, n, d, 4)
+    by_newton = fit(features, targets, task=task, n_classes=4)
+    monkeypatch.setattr(logistic, "_NEWTON_ROWS", 0)
+    by_l_bfgs = fit(features, targets, task=task, n_classes=4)
+    assert by_newton.status == by_l_bfgs.status == "converged"
+    np.testing.assert_allclose(by_newton.coefficients, by_l_bfgs.coefficients, atol=1e-6)
+    np.testing.assert_allclose(by_newton.intercept, by_l_bfgs.intercept, atol=1e-6)
+    assert by_newton.objective == pytest.approx(by_l_bfgs.objective, abs=1e-12)
 
 
 def test_every_step_away_from_the_solution_raises_the_objective(rng):
@@ -83,15 +100,17 @@ def test_every_step_away_from_the_solution_raises_the_objective(rng):
         assert moved > fitted.objective
 
 
-@pytest.mark.parametrize(("n", "d", "n_classes"), [(80, 12, 5), (30, 60, 3), (60, 20, 2)])
+@pytest.mark.parametrize(
+    ("n", "d", "n_classes"), [(80, 12, 5), (30, 60, 3), (60, 20, 2), (20, 40, 2), (150, 200, 3)]
+)
 def test_coefficients_and_probabilities_agree_with_scikit_learn(rng, n, d, n_classes):
     features, labels = draw(rng, n, d, n_classes)
-    fitted = fit(features, labels, n_classes=n_classes)
+    fitted = fit(features, labels, n_classes=n_classes, tolerance=1e-12)
     oracle = LogisticRegression(tol=1e-12, max_iter=100_000).fit(features.astype(float), labels)
     p = softmax(fitted.logits(features), axis=1)
     np.testing.assert_allclose(p, oracle.predict_proba(features), atol=1e-6)
     ours = fitted.coefficients[:, 1] * 2 if n_classes == 2 else fitted.coefficients.T
-    np.testing.assert_allclose(ours, np.squeeze(oracle.coef_), atol=1e-5)
+    np.testing.assert_allclose(ours, np.squeeze(oracle.coef_), atol=1e-6)
 
 
 def test_the_objective_is_never_above_that_of_scikit_learn(rng):
@@ -201,11 +220,68 @@ def test_duplicated_columns_share_the_weight(rng):
     np.testing.assert_allclose(fitted.coefficients[:5], fitted.coefficients[5:], atol=1e-6)
 
 
-def test_separable_classes_converge_to_finite_weights():
+def test_separable_classes_converge_to_finite_weights_and_are_recorded_as_such():
     features = np.array([[-1.0], [-2.0], [1.0], [2.0]])
     fitted = fit(features, np.array([0, 0, 1, 1]), n_classes=2)
     assert fitted.status == "converged"
+    assert "separable" in fitted.reason
     assert np.isfinite(fitted.coefficients).all()
+    assert fit(features, np.array([0, 1, 0, 1]), n_classes=2).reason is None
+
+
+@pytest.fixture
+def cell(rng):
+    """A train split of three classes and some training sets of it, wide and tall."""
+    features, labels = draw(rng, 300, 40, 3)
+    rows = [np.sort(rng.permutation(300)[:n]) for n in (20, 60, 150)] + [np.arange(300)]
+    subsets = [Subset(len(of_set) / 300, 0, of_set) for of_set in rows]
+    return np.ascontiguousarray(features), labels, subsets
+
+
+def fit_subsets(cell, *, threads):
+    return fit_logistic(
+        *cell,
+        threads=threads,
+        task="multiclass",
+        n_classes=3,
+        tolerance=1e-6,
+        max_iterations=1000,
+    )
+
+
+def test_fits_of_a_cell_are_those_of_their_rows_whatever_the_threads(cell):
+    features, labels, subsets = cell
+    before = features.copy()
+    one, many, again = (fit_subsets(cell, threads=threads) for threads in (1, 3, 3))
+    np.testing.assert_array_equal(features, before)
+    for subset, *fits in zip(subsets, one, many, again, strict=True):
+        fits.append(
+            fit(features[subset.rows], labels[subset.rows], n_classes=3, tolerance=1e-6, cap=1000)
+        )
+        for fitted in fits:
+            np.testing.assert_array_equal(fitted.coefficients, fits[0].coefficients)
+            np.testing.assert_array_equal(fitted.intercept, fits[0].intercept)
+            assert fitted.gradient_norm == fits[0].gradient_norm
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_fits_score_a_set_as_each_does_alone(cell, monkeypatch, threads):
+    monkeypatch.setattr(logistic, "_SCORED_ROWS", 64)
+    fits = fit_subsets(cell, threads=1)
+    together = PROBE.score(fits, cell[0], threads=threads)
+    assert together.shape == (4, 300, 3)
+    for fitted, logits in zip(fits, together, strict=True):
+        np.testing.assert_allclose(logits, fitted.logits(cell[0]), rtol=1e-6, atol=1e-6)
+
+
+def test_a_fit_on_all_rows_makes_no_copy_of_the_features(rng):
+    features = rng.standard_normal((20_000, 64), dtype=np.float32)
+    labels = rng.integers(0, 3, len(features))
+    tracemalloc.start()
+    fit_subsets((features, labels, [Subset(1.0, 0, np.arange(len(features)))]), threads=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < features.nbytes
 
 
 def test_a_class_without_rows_has_probability_zero_and_changes_nothing_else(rng):

@@ -3,7 +3,9 @@
 Each prints what it measured; the closing note of a change quotes it.
 """
 
+import shutil
 import time
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -17,6 +19,8 @@ pytestmark = pytest.mark.acceptance
 
 MINI = ROOT.parent / "shared" / "mini"
 DEMO = ("--configfile", "config/demo.yaml")
+MINI_RUN = ("--configfile", "config/mini.yaml", "--config", f"data_root={MINI}")
+CONVERGED_PROBE = Path(__file__).with_name("converged_probe.py")
 UNTRAINED = ("untrained_vit_tiny", "untrained_resnet")
 
 
@@ -86,12 +90,46 @@ def test_the_demo_on_one_core_gives_the_same_scores(demo, tmp_path):
     assert crs < 5e-4
 
 
-@pytest.mark.skipif(not MINI.is_dir(), reason="the small real images are not beside the project")
-def test_all_encoders_on_small_real_images(tmp_path):
-    project = copy_of_the_project(tmp_path / "mini")
-    mini = ("--configfile", "config/mini.yaml", "--config", f"data_root={MINI}")
-    print(f"\nmini, all encoders: {timed(project, *mini):.0f} s")
-    store = project.folder / "results" / "mini"
+@pytest.fixture(scope="module")
+def mini(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    if not MINI.is_dir():
+        pytest.skip("the small real images are not beside the project")
+    project = copy_of_the_project(tmp_path_factory.mktemp("mini") / "project")
+    print(f"\nmini, all encoders: {timed(project, *MINI_RUN):.0f} s")
+    return project
+
+
+def printed(project: Project, store: str) -> list[str]:
+    """Return the table of scores to the digits that it is printed with."""
+    table = pl.read_csv(project.folder / "results" / store / "crs_table.csv")
+    numbers = pl.selectors.float()
+    return table.with_columns(numbers.round(3)).write_csv().splitlines()
+
+
+def with_converged_probe(finished: Project, folder: Path) -> Project:
+    """Copy a finished run whose probe becomes scikit-learn's, run to the last digits."""
+    project = finished.duplicate(folder)
+    probes = project.folder / "workflow" / "scripts" / "crsbench" / "probes"
+    shutil.copy(CONVERGED_PROBE, probes / "logistic.py")
+    return project
+
+
+def test_the_demo_has_the_table_of_a_converged_scikit_learn(demo, tmp_path):
+    converged = with_converged_probe(demo, tmp_path / "converged")
+    jobs = converged.ran(*DEMO).jobs
+    assert "probe" in jobs
+    assert "features_clean" not in jobs
+    assert printed(converged, "demo") == printed(demo, "demo")
+
+
+def test_small_real_images_have_the_table_of_a_converged_scikit_learn(mini, tmp_path):
+    converged = with_converged_probe(mini, tmp_path / "converged")
+    assert "probe" in converged.ran(*MINI_RUN).jobs
+    assert printed(converged, "mini") == printed(mini, "mini")
+
+
+def test_all_encoders_on_small_real_images(mini):
+    store = mini.folder / "results" / "mini"
     axes = pl.read_csv(store / "axes.csv")
     print(axes.pivot("dataset", index="encoder", values="discrimination"))
     print(pl.read_csv(store / "crs_table.csv").filter(scope="aggregate").select("label", "crs"))

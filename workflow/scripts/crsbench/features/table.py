@@ -309,7 +309,7 @@ class Standardiser:
         """Take the statistics of the train split's features (N, D), N at least 1."""
         if len(train) == 0:
             raise ValueError("no training features to standardise with")
-        constant = (train == train[0]).all(axis=0)
+        constant = train.min(axis=0) == train.max(axis=0)
         mean = np.where(constant, train[0], _column_sums(train) / len(train))
         variance = _column_sums(train, about=mean) / len(train)
         scale = np.where(constant, 1.0, np.sqrt(variance))

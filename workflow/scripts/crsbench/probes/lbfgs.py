@@ -271,12 +271,12 @@ class _Running:
                 self._short[row] = step
             else:
                 self._beyond[row] = step
-            if np.isinf(self._beyond[row]):
+            low, high = self._short[row], self._beyond[row]
+            if np.isinf(high):
                 self._steps[row] = 4 * step
             else:
-                secant = step * self._slopes[row] / (self._slopes[row] - slope)
-                margin = 0.1 * (self._beyond[row] - self._short[row])
-                self._steps[row] = np.clip(
-                    secant, self._short[row] + margin, self._beyond[row] - margin
-                )
+                fall = self._slopes[row] - slope
+                secant = step * self._slopes[row] / fall if fall else (low + high) / 2
+                margin = 0.1 * (high - low)
+                self._steps[row] = np.clip(secant, low + margin, high - margin)
             self._trials[row] += 1

@@ -11,10 +11,10 @@ scikit-learn), and one binary cross-entropy a label for multi-label data. There 
 its own unmasked rows only: :math:`N` and :math:`\lambda` differ by label.
 
 **Solution.** L-BFGS (`crsbench.probes.lbfgs`) with a preconditioner that is shared by all classes
-or labels (`crsbench.probes.objectives`). Most of the way is gone with products in float32; then
-float64 takes over, and decides; with fewer rows than columns the first part is made in the space
-of the rows. Up to 128 rows, and no more than columns, Newton's method in the
-rows (`crsbench.probes.newton`), all in float64.
+or labels (`crsbench.probes.objectives`). Most of the way is gone with products in float32, in the
+space of the rows where they are fewer than the columns; then float64 takes over, and decides. Up
+to 128 rows, and no more than columns, it is Newton's method in the rows, in float64
+(`crsbench.probes.newton`).
 
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
 variables; each label for itself.
@@ -264,20 +264,16 @@ def _solve(
     """Return the best weights ``(K, D + 1)``, the intercepts last, and how they were reached."""
     if len(features) <= min(_NEWTON_ROWS, features.shape[1]):
         return InRows(features, loss).minimise(tolerance=tolerance, max_iterations=max_iterations)
-    wide = len(features) < features.shape[1]
-    space = RowSpace(features) if wide else None
-    rough_objective = LogisticObjective(space.rows if space else features, loss)
-    rough = minimise(
-        rough_objective.single,
-        rough_objective.start(),
-        tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST),
-        max_iterations=max_iterations,
-    )
-    objective, start = rough_objective, rough.points
-    if space:
+    if len(features) >= features.shape[1]:
         objective = LogisticObjective(features, loss)
-        lifted = space.lift(rough_objective.weights(rough.points))
-        start = lifted.reshape(len(rough.points), -1)
+        rough = _approach(objective, tolerance, max_iterations)
+        start = rough.points
+    else:
+        space = RowSpace(features)
+        in_space = LogisticObjective(space.rows, loss)
+        rough = _approach(in_space, tolerance, max_iterations)
+        objective = LogisticObjective(features, loss, space=space)
+        start = space.lift(in_space.weights(rough.points)).reshape(len(rough.points), -1)
     minimum = minimise(
         objective.double,
         start,
@@ -286,6 +282,16 @@ def _solve(
     )
     minimum = replace(minimum, iterations=minimum.iterations + rough.iterations)
     return objective.weights(minimum.points), minimum
+
+
+def _approach(objective: LogisticObjective, tolerance: float, max_iterations: int) -> Minimum:
+    """Return where float32 comes to."""
+    return minimise(
+        objective.single,
+        objective.start(),
+        tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST),
+        max_iterations=max_iterations,
+    )
 
 
 def _end(minimum: Minimum, tolerance: float) -> tuple[Status, str | None]:

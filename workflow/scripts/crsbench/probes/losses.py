@@ -22,7 +22,7 @@ class Assessment(NamedTuple):
     losses
         ``(K,)`` summed losses in float64; those of a softmax stand in the first column.
     errors
-        ``(K,)`` rows whose logits are on the wrong side, in the same places.
+        ``(K,)`` rows whose logits are not on the right side, in the same places.
     """
 
     losses: Floats
@@ -89,7 +89,7 @@ class Softmax:
         losses, errors = np.zeros(logits.shape[1]), np.zeros(logits.shape[1], np.int64)
         of_truth = np.einsum("nk,nk->n", logits, self.truth[rows])
         losses[0] = np.sum(logsumexp(logits, axis=1) - of_truth)
-        errors[0] = np.count_nonzero(of_truth < logits.max(axis=1))
+        errors[0] = np.count_nonzero((logits >= of_truth[:, None]).sum(axis=1) > 1)
         return Assessment(losses, errors)
 
     @property
@@ -156,7 +156,8 @@ class Binary:
         against = self.against[rows, columns]
         wrong = against * logits
         losses = np.abs(against) * np.logaddexp(0, wrong)
-        return Assessment(losses.sum(axis=0), np.count_nonzero(wrong > 0, axis=0))
+        errors = (against != 0) & (wrong >= 0)
+        return Assessment(losses.sum(axis=0), np.count_nonzero(errors, axis=0))
 
     @property
     def _shares(self) -> Floats:

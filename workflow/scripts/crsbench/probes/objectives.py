@@ -25,6 +25,8 @@ from crsbench.probes.losses import Binary, Softmax
 _BLOCK = 2**18
 #: Rows, as a multiple of the columns, that a covariance is taken from.
 _COVARIANCE_ROWS = 16
+#: Rows that are copied at a time for it.
+_COVARIANCE_BLOCK = 4096
 #: Relative to the trace: what rounding in float32 may take from an eigenvalue of a covariance.
 _ROUNDING = 1e-7
 #: Relative to the mean square of a row: keeps the factor of the rows' products regular.
@@ -46,7 +48,11 @@ class _RidgeOfColumns:
     def __init__(self, features: Features, ridge: float) -> None:
         some = features[:: max(1, len(features) // (_COVARIANCE_ROWS * features.shape[1]))]
         self.mean = some.mean(axis=0, dtype=np.float64)
-        covariance = (some.T @ some) / np.float32(len(some))
+        covariance = np.zeros((features.shape[1],) * 2, np.float32)
+        for first in range(0, len(some), _COVARIANCE_BLOCK):
+            block = np.ascontiguousarray(some[first : first + _COVARIANCE_BLOCK])
+            covariance += block.T @ block
+        covariance /= np.float32(len(some))
         covariance -= np.outer(self.mean, self.mean).astype(np.float32)
         ridge += _ROUNDING * float(np.trace(covariance))
         covariance[np.diag_indices_from(covariance)] += np.float32(ridge)
@@ -56,22 +62,6 @@ class _RidgeOfColumns:
         single = vectors.T.astype(np.float32)
         solved: Floats = cho_solve(self._factor, single, check_finite=False).T.astype(np.float64)
         return solved
-
-
-class _RidgeOfRows:
-    """S + ridge by the matrix of the rows' products (Woodbury), for fewer rows than columns."""
-
-    def __init__(self, features: Features, ridge: float) -> None:
-        wide = features.astype(np.float64)
-        self.mean = wide.mean(axis=0)
-        self._rows, self._ridge = wide - self.mean, ridge
-        products = self._rows @ self._rows.T
-        products[np.diag_indices_from(products)] += len(features) * ridge
-        self._factor = cho_factor(products, overwrite_a=True)
-
-    def solve(self, vectors: Floats) -> Floats:
-        of_rows = cho_solve(self._factor, self._rows @ vectors.T, check_finite=False)
-        return (vectors - of_rows.T @ self._rows) / self._ridge
 
 
 class RowSpace:
@@ -85,6 +75,13 @@ class RowSpace:
     features
         ``(N, D)``, fewer rows than columns.
 
+    Attributes
+    ----------
+    mean
+        ``(D,)`` of the features.
+    centred, products
+        ``(N, D)`` the features about it, and ``(N, N)`` the products of these rows.
+
     Raises
     ------
     LinAlgError
@@ -93,9 +90,10 @@ class RowSpace:
 
     def __init__(self, features: Features) -> None:
         wide = features.astype(np.float64)
-        self._mean = wide.mean(axis=0)
-        self._rows = wide - self._mean
-        products = self._rows @ self._rows.T
+        self.mean = wide.mean(axis=0)
+        self.centred = wide - self.mean
+        self.products = self.centred @ self.centred.T
+        products = self.products.copy()
         # About the mean the rows sum to 0, and repeated rows are common: the rank is not full.
         products[np.diag_indices_from(products)] += _ROW_RIDGE * np.trace(products) / len(products)
         self._factor = cholesky(products, lower=True, overwrite_a=True)
@@ -108,8 +106,23 @@ class RowSpace:
     def lift(self, weights: Floats) -> Floats:
         """Return weights ``(K, D + 1)`` of the features for those ``(K, N + 1)`` of T."""
         of_rows = solve_triangular(self._factor, weights[:, :-1].T, lower=True, trans="T")
-        lifted = of_rows.T @ self._rows
-        return np.column_stack([lifted, weights[:, -1] - lifted @ self._mean])
+        lifted = of_rows.T @ self.centred
+        return np.column_stack([lifted, weights[:, -1] - lifted @ self.mean])
+
+
+class _RidgeOfRows:
+    """S + ridge by the matrix of the rows' products (Woodbury), for fewer rows than columns."""
+
+    def __init__(self, space: RowSpace, ridge: float) -> None:
+        self.mean = space.mean
+        self._rows, self._ridge = space.centred, ridge
+        products = space.products.copy()
+        products[np.diag_indices_from(products)] += len(products) * ridge
+        self._factor = cho_factor(products, overwrite_a=True)
+
+    def solve(self, vectors: Floats) -> Floats:
+        of_rows = cho_solve(self._factor, self._rows @ vectors.T, check_finite=False)
+        return (vectors - of_rows.T @ self._rows) / self._ridge
 
 
 class LogisticObjective:
@@ -121,6 +134,8 @@ class LogisticObjective:
         ``(N, D)``.
     loss
         Of its N rows.
+    space
+        That of the rows, where they are fewer than the columns.
 
     Raises
     ------
@@ -128,12 +143,15 @@ class LogisticObjective:
         If the features are too large or too ill-conditioned for a preconditioner.
     """
 
-    def __init__(self, features: Features, loss: Softmax | Binary) -> None:
+    def __init__(
+        self, features: Features, loss: Softmax | Binary, *, space: RowSpace | None = None
+    ) -> None:
         self._loss, self._counts = loss, loss.counts
         ridge = float((1 / self._counts).mean() / loss.curvature)
         self._features = features
-        is_wide = features.shape[0] < features.shape[1]
-        self._ridge: _Ridge = (_RidgeOfRows if is_wide else _RidgeOfColumns)(features, ridge)
+        self._ridge: _Ridge = (
+            _RidgeOfRows(space, ridge) if space else _RidgeOfColumns(features, ridge)
+        )
         self._block = max(64, _BLOCK // features.shape[1])
 
     def start(self) -> Floats:
