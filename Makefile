@@ -1,12 +1,15 @@
 # make demo   installs into .venv and runs the whole benchmark on synthetic images
 # make test   installs into .venv and runs the tests
-# make bench  times the analyses and the data stages at full size
+# make bench  times all stages at full size; PART=probes, extraction, data or validity: one of them
 #
 # PYTHON=…       a Python 3.11, 3.12 or 3.13
+# IMAGES=…       a folder of ISIC 2019 images with their table, for the rows of make bench on real images
 # TORCH_INDEX=…  a package index to take torch and torchvision from, such as PyTorch's for CPUs
 
 PYTHON ?= python3
 TORCH_INDEX ?=
+PART ?= data extraction probes validity
+IMAGES ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
@@ -47,11 +50,20 @@ lint: $(STAMP)
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m acceptance -s
 
-# Times at full size on one thread; no test depends on them. benchmarks/*.md has some results. The two
+# Times at full size on one thread; no test depends on them. benchmarks/*.md has results. The two
 # variables choose OpenBLAS kernels for one machine's sake and would make times incomparable.
-bench: $(STAMP)
-	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/bench_validity.py
-	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE POLARS_MAX_THREADS=1 $(BIN)/python benchmarks/bench_data.py
+BENCH := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE POLARS_MAX_THREADS=1 $(BIN)/python
+
+bench: $(addprefix bench-,$(PART))
+
+bench-probes: $(STAMP)
+	$(BENCH) benchmarks/bench_probes.py $(if $(IMAGES),--images $(IMAGES))
+
+bench-extraction: $(STAMP)
+	$(BENCH) benchmarks/bench_extraction.py > benchmarks/extraction.md
+
+bench-data bench-validity: bench-%: $(STAMP)
+	$(BENCH) benchmarks/bench_$*.py
 
 lock:
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --no-header \

@@ -130,6 +130,29 @@ def test_the_batch_size_moves_features_within_the_stated_tolerance(
     assert np.abs(many - one).max() <= BATCH_TOLERANCE * np.abs(one).max()
 
 
+@pytest.mark.acceptance
+def test_a_batch_of_64_moves_the_features_of_a_full_vit_within_the_stated_tolerance(tmp_path):
+    random = {"weights": {"kind": "random", "seed": 0}}
+    card = EncoderCard.model_validate({**CARDS["vit_b16"].model_dump(), **random})
+    write_weights(card, tmp_path / "weights.safetensors")
+    encoder = load_encoder(card, tmp_path / "weights.safetensors")
+    rng = np.random.default_rng(0)
+    for i in range(64):
+        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((224, 224)).save(tmp_path / f"{i}.png")
+    names = [f"{i}.png" for i in range(64)]
+    index = pl.DataFrame({"sample": names, "path": names})
+    one, many = (
+        clean(encoder, index, tmp_path, Compute(n, 1, "cpu"), depth_indices=card.depth_indices)
+        for n in (1, 64)
+    )
+    for single, batched in (
+        (one.values, many.values),
+        *zip(one.depths.values(), many.depths.values(), strict=True),
+    ):
+        assert np.abs(batched - single).max() <= BATCH_TOLERANCE * np.abs(single).max()
+
+
 @pytest.mark.parametrize("name", ["tiny_vit", "tiny_resnet"])
 def test_the_number_of_threads_changes_no_bit(name, encoders, index, folder):
     one = clean(encoders[name], index, folder, Compute(2, 1, "cpu")).values

@@ -21,6 +21,7 @@ from crsbench.features.perturbed import extract_perturbed
 from crsbench.features.shards import Shards, shards_beside
 from crsbench.files import read_metadata
 from crsbench.manifest import perturbation_manifest
+from crsbench.perturbed_cache import PerturbedCache
 
 N_IMAGES = 7
 
@@ -188,7 +189,7 @@ def test_depth_features_come_out_of_the_same_pass_and_leave_the_feature_as_it_is
         found = extract_clean(encoder, index, shards=shards, depth_indices=depths, **options)
         write_extracted(found, tmp_path / f"clean{len(depths)}.parquet", origin=origin)
         path = tmp_path / f"depth{len(depths)}.parquet"
-        write_depths(found, path, origin=origin, depth_indices=depths)
+        write_depths(found, path, origin=origin)
     assert (tmp_path / "clean0.parquet").read_bytes() == (tmp_path / "clean4.parquet").read_bytes()
     assert pl.read_parquet(tmp_path / "depth0.parquet").equals(index.select("sample"))
     table = pl.read_parquet(tmp_path / "depth4.parquet")
@@ -218,6 +219,29 @@ def test_every_image_is_decoded_once(kind, index, manifest, folder, tmp_path, mo
         monkeypatch.setattr(module, "canonical_image", counted)
     extract(kind, ChannelMeans(), index, manifest, folder, tmp_path / "t.parquet", threads=2)
     assert sorted(decoded) == index["path"].to_list()
+
+
+def test_a_cache_of_perturbed_images_spares_the_decode_and_changes_no_bit(
+    index, manifest, folder, tmp_path, monkeypatch
+):
+    import crsbench.features.perturbed as perturbed
+
+    encoder = encoder_of(ChannelMeans())
+    options = {"dataset": "toy", "severities": SEVERITIES, "root": folder, "max_side_px": 24,
+               "compute": Compute(4, 2, "cpu")}  # fmt: skip
+    cache = PerturbedCache(tmp_path / "cache")
+    tables = []
+    for name, kept in (("without", None), ("first", cache), ("second", cache)):
+        if name == "second":
+            monkeypatch.setattr(perturbed, "canonical_image", None)
+        (tmp_path / name).mkdir()
+        found = extract_perturbed(
+            encoder, index, manifest, shards=tmp_path / name, cache=kept, **options
+        )
+        tables.append(found.values[:])
+    assert np.array_equal(tables[0], tables[1])
+    assert np.array_equal(tables[0], tables[2])
+    assert len(list((tmp_path / "cache").rglob("*.zst"))) == N_IMAGES
 
 
 class TooFew(ChannelMeans):

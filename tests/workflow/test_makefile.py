@@ -69,7 +69,8 @@ def test_the_stamp_depends_on_the_lock_and_is_touched_last(checkout):
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "installed").touch()
     assert "up to date" in make(checkout, "-n", ".venv/installed").stdout
-    (checkout / "requirements" / "lock.txt").touch()
+    later = (checkout / ".venv" / "installed").stat().st_mtime + 1
+    os.utime(checkout / "requirements" / "lock.txt", (later, later))
     steps = make(checkout, "-n", "install").stdout.splitlines()
     assert steps[-1] == "touch .venv/installed"
 

@@ -2,13 +2,7 @@
 
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.weights import load_encoder
-from crsbench.features.extraction import (
-    Compute,
-    Origin,
-    extract_clean,
-    write_depths,
-    write_extracted,
-)
+from crsbench.features import extraction
 from crsbench.features.shards import shards_beside
 from crsbench.files import read_metadata, read_parquet
 from crsbench.jobs import job
@@ -19,23 +13,21 @@ with job(snakemake):
     encoder = load_encoder(card, snakemake.input.weights)
     index = read_parquet(snakemake.input.index)
     made = read_metadata(snakemake.input.index)
-    origin = Origin(encoder, snakemake.wildcards.dataset, made["index_digest"])
-    params = dict(snakemake.params.items())
+    origin = extraction.Origin(encoder, snakemake.wildcards.dataset, made["index_digest"])
     means = snakemake.config["extraction"]  # not params: they change no feature
     with (
-        shards_beside(snakemake.output.clean, origin.features_digest, params) as shards,
+        shards_beside(snakemake.output.clean, origin.features_digest, snakemake.params) as shards,
         meter(total=index.height, what=card.name, unit="images") as advance,
     ):
-        features = extract_clean(
+        features = extraction.extract_clean(
             encoder,
             index,
             root=snakemake.params.root,
             max_side_px=snakemake.params.max_side_px,
             depth_indices=snakemake.params.depth_indices,
             shards=shards,
-            compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
+            compute=extraction.Compute(means["batch_size"], snakemake.threads, means["device"]),
             progress=advance,
         )
-        write_extracted(features, snakemake.output.clean, origin=origin)
-        blocks = snakemake.params.depth_indices
-        write_depths(features, snakemake.output.depth, origin=origin, depth_indices=blocks)
+        extraction.write_extracted(features, snakemake.output.clean, origin=origin)
+        extraction.write_depths(features, snakemake.output.depth, origin=origin)

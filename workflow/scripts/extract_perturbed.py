@@ -7,6 +7,7 @@ from crsbench.features.perturbed import extract_perturbed
 from crsbench.features.shards import shards_beside
 from crsbench.files import read_metadata, read_parquet
 from crsbench.jobs import job
+from crsbench.perturbed_cache import PerturbedCache
 from crsbench.progress import meter
 
 with job(snakemake):
@@ -16,10 +17,10 @@ with job(snakemake):
     made = read_metadata(snakemake.input.perturbations)
     digests = (made["index_digest"], made["perturbation_digest"])
     origin = Origin(encoder, snakemake.wildcards.dataset, *digests)
-    params = dict(snakemake.params.items())
     means = snakemake.config["extraction"]  # not params: they change no feature
+    cache = PerturbedCache(f"{snakemake.config['store']}/cache/perturbed")
     with (
-        shards_beside(snakemake.output[0], origin.features_digest, params) as shards,
+        shards_beside(snakemake.output[0], origin.features_digest, snakemake.params) as shards,
         meter(total=manifest["sample"].n_unique(), what=card.name, unit="images") as advance,
     ):
         features = extract_perturbed(
@@ -32,6 +33,7 @@ with job(snakemake):
             max_side_px=snakemake.params.max_side_px,
             shards=shards,
             compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
+            cache=cache if means["perturbed_cache"] else None,
             progress=advance,
         )
         write_extracted(features, snakemake.output[0], origin=origin)

@@ -152,6 +152,7 @@ class Extraction(Model):
     batch_size: Annotated[int, Field(gt=0)]
     device: Literal["auto", "cpu", "cuda", "mps"]
     threads: Annotated[int, Field(gt=0)]
+    perturbed_cache: bool
 
 
 _SELECTIONS = (

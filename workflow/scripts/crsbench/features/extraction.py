@@ -78,6 +78,8 @@ class Features:
         Features (N, D), float32, read in slices.
     depths
         The same at `DEPTHS`, where they were asked for.
+    depth_indices
+        The zero-based blocks of `depths`, and that of the feature itself.
     input_min, input_max
         Smallest and largest number that entered the encoder.
     dtype
@@ -87,6 +89,7 @@ class Features:
     keys: pl.DataFrame
     values: Rows
     depths: dict[str, Rows]
+    depth_indices: tuple[int, ...]
     input_min: float
     input_max: float
     dtype: str
@@ -205,7 +208,8 @@ def extract(
                 shard = None
             progress(len(batch.images))
     rows: dict[str, Rows] = {name: store.rows(name) for name in columns}
-    return Features(keys, rows.pop("features"), rows, *store.input_range(), card.dtype)
+    values, blocks = rows.pop("features"), tuple(depth_indices)
+    return Features(keys, values, rows, blocks, *store.input_range(), card.dtype)
 
 
 class _Batch(NamedTuple):
@@ -348,11 +352,9 @@ def write_extracted(features: Features, path: str | Path, *, origin: Origin) -> 
     write_features(features.keys, features.values, path=path, metadata=metadata)
 
 
-def write_depths(
-    features: Features, path: str | Path, *, origin: Origin, depth_indices: Sequence[int]
-) -> None:
+def write_depths(features: Features, path: str | Path, *, origin: Origin) -> None:
     """Write the depth features; without any, the table has the samples alone."""
-    blocks = {"depth_indices": " ".join(map(str, depth_indices))}
+    blocks = {"depth_indices": " ".join(map(str, features.depth_indices))}
     metadata = origin.metadata() | _seen(features) | blocks
     write_depth_features(features.keys, features.depths, path=path, metadata=metadata)
 

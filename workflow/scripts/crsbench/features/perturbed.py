@@ -16,7 +16,8 @@ from crsbench.errors import DataError
 from crsbench.features.extraction import Compute, Features, Progress, extract, no_progress
 from crsbench.images import canonical_image
 from crsbench.manifest import check_pixels, expected_pixels
-from crsbench.perturbations import perturbed_images
+from crsbench.perturbations import Pixels, perturbed_images
+from crsbench.perturbed_cache import PerturbedCache
 
 
 def extract_perturbed(
@@ -30,6 +31,7 @@ def extract_perturbed(
     max_side_px: int,
     shards: str | Path,
     compute: Compute,
+    cache: PerturbedCache | None = None,
     progress: Progress = no_progress,
 ) -> Features:
     """Extract the features of all images of a perturbation manifest under all its conditions.
@@ -48,6 +50,8 @@ def extract_perturbed(
         Strengths of each perturbation of the manifest; the first is severity 1.
     root, max_side_px, shards, compute, progress
         As for `extract_clean`; progress counts images, not conditions.
+    cache
+        Where perturbed images are looked for and put; without one they are made each time.
 
     Returns
     -------
@@ -66,9 +70,9 @@ def extract_perturbed(
     paths = _paths(index, samples)
     transform = build_transform(encoder.card.transform)
 
-    def prepare(sample: str) -> list[torch.Tensor]:
+    def make(sample: str) -> list[Pixels]:
         image = canonical_image(Path(root) / paths[sample], max_side_px=max_side_px)
-        tensors = {}
+        made = {}
         for perturbation, severity, _, pixels in perturbed_images(
             image,
             dataset=dataset,
@@ -85,8 +89,21 @@ def extract_perturbed(
                 perturbation=perturbation,
                 severity=severity,
             )
-            tensors[perturbation, severity] = transform(pixels)
-        return [tensors[condition] for condition in conditions]
+            made[perturbation, severity] = pixels
+        return [made[condition] for condition in conditions]
+
+    def take(sample: str) -> list[Pixels]:
+        if cache is None:
+            return make(sample)
+        digests = [expected[sample, *condition] for condition in conditions]
+        images = cache.read(digests)
+        if images is None:
+            images = make(sample)
+            cache.write(digests, images)
+        return images
+
+    def prepare(sample: str) -> list[torch.Tensor]:
+        return [transform(pixels) for pixels in take(sample)]
 
     keys = _perturbed_keys(samples, conditions)
     return extract(

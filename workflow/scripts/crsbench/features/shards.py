@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -29,7 +30,7 @@ ROWS_PER_SHARD = 4096
 
 @contextmanager
 def shards_beside(
-    table: str | Path, features_digest: str, params: Mapping[str, object]
+    table: str | Path, features_digest: str, params: Mapping[str, Any]
 ) -> Iterator[Path]:
     """Yield the folder for the shards of a table; it is removed when the block succeeds.
 
@@ -45,7 +46,7 @@ def shards_beside(
     """
     table = Path(table)
     start = f".{table.stem}-shards-"
-    decided = json.dumps(dict(params), sort_keys=True, default=list)
+    decided = json.dumps(dict(params.items()), sort_keys=True, default=list)
     folder = table.with_name(start + digest(features_digest, decided)[:16])
     for stale in table.parent.glob(f"{start}*"):
         if stale != folder:

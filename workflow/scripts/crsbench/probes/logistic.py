@@ -12,7 +12,8 @@ its own unmasked rows only: :math:`N` and :math:`\lambda` differ by label.
 
 **Solution.** L-BFGS (`crsbench.probes.lbfgs`) with a preconditioner that is shared by all classes
 or labels (`crsbench.probes.objectives`). Most of the way is gone with products in float32; then
-float64 takes over, and decides. Up to 350 rows, and no more than columns, Newton's method in the
+float64 takes over, and decides; with fewer rows than columns the first part is made in the space
+of the rows. Up to 128 rows, and no more than columns, Newton's method in the
 rows (`crsbench.probes.newton`), all in float64.
 
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
@@ -35,7 +36,7 @@ from crsbench.probes.base import Features, Floats, Probe, Status, Subset
 from crsbench.probes.lbfgs import Minimum, minimise
 from crsbench.probes.losses import Binary, Softmax
 from crsbench.probes.newton import InRows
-from crsbench.probes.objectives import LogisticObjective
+from crsbench.probes.objectives import LogisticObjective, RowSpace
 from crsbench.splits import Task
 
 #: Features of this size could overflow in float32 when squared and summed.
@@ -43,7 +44,7 @@ _LARGEST = 1e15
 #: Float32 takes a fit to this share of the tolerance, but never below the smallest norm.
 _SINGLE_SHARE, _SINGLE_LEAST = 0.7, 3e-7
 #: Newton's cost grows with the cube of the rows: with more of them L-BFGS is faster.
-_NEWTON_ROWS = 350
+_NEWTON_ROWS = 128
 #: Rows that are scored at a time.
 _SCORED_ROWS = 4096
 _SEPARABLE = "separable: no training row is on the wrong side; only the penalty bounds the weights"
@@ -263,16 +264,23 @@ def _solve(
     """Return the best weights ``(K, D + 1)``, the intercepts last, and how they were reached."""
     if len(features) <= min(_NEWTON_ROWS, features.shape[1]):
         return InRows(features, loss).minimise(tolerance=tolerance, max_iterations=max_iterations)
-    objective = LogisticObjective(features, loss)
+    wide = len(features) < features.shape[1]
+    space = RowSpace(features) if wide else None
+    rough_objective = LogisticObjective(space.rows if space else features, loss)
     rough = minimise(
-        objective.single,
-        objective.start(),
+        rough_objective.single,
+        rough_objective.start(),
         tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST),
         max_iterations=max_iterations,
     )
+    objective, start = rough_objective, rough.points
+    if space:
+        objective = LogisticObjective(features, loss)
+        lifted = space.lift(rough_objective.weights(rough.points))
+        start = lifted.reshape(len(rough.points), -1)
     minimum = minimise(
         objective.double,
-        rough.points,
+        start,
         tolerance=tolerance,
         max_iterations=max_iterations - rough.iterations,
     )

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
 from crsbench.probes.base import Features, Floats
 from crsbench.probes.lbfgs import Evaluation
@@ -27,6 +27,8 @@ _BLOCK = 2**18
 _COVARIANCE_ROWS = 16
 #: Relative to the trace: what rounding in float32 may take from an eigenvalue of a covariance.
 _ROUNDING = 1e-7
+#: Relative to the mean square of a row: keeps the factor of the rows' products regular.
+_ROW_RIDGE = 1e-10
 
 
 class _Ridge(Protocol):
@@ -70,6 +72,44 @@ class _RidgeOfRows:
     def solve(self, vectors: Floats) -> Floats:
         of_rows = cho_solve(self._factor, self._rows @ vectors.T, check_finite=False)
         return (vectors - of_rows.T @ self._rows) / self._ridge
+
+
+class RowSpace:
+    r"""Coordinates of N rows, about their mean, in the space that they span.
+
+    With :math:`T T^\top = X X^\top` the rows of T ``(N, N)`` stand to each other as those of X
+    ``(N, D)`` do: the penalty does not notice. T is the Cholesky factor, in float32.
+
+    Parameters
+    ----------
+    features
+        ``(N, D)``, fewer rows than columns.
+
+    Raises
+    ------
+    LinAlgError
+        If the features are too large or too ill-conditioned.
+    """
+
+    def __init__(self, features: Features) -> None:
+        wide = features.astype(np.float64)
+        self._mean = wide.mean(axis=0)
+        self._rows = wide - self._mean
+        products = self._rows @ self._rows.T
+        # About the mean the rows sum to 0, and repeated rows are common: the rank is not full.
+        products[np.diag_indices_from(products)] += _ROW_RIDGE * np.trace(products) / len(products)
+        self._factor = cholesky(products, lower=True, overwrite_a=True)
+
+    @property
+    def rows(self) -> Features:
+        """T ``(N, N)``."""
+        return np.ascontiguousarray(self._factor, dtype=np.float32)
+
+    def lift(self, weights: Floats) -> Floats:
+        """Return weights ``(K, D + 1)`` of the features for those ``(K, N + 1)`` of T."""
+        of_rows = solve_triangular(self._factor, weights[:, :-1].T, lower=True, trans="T")
+        lifted = of_rows.T @ self._rows
+        return np.column_stack([lifted, weights[:, -1] - lifted @ self._mean])
 
 
 class LogisticObjective:
