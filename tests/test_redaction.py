@@ -20,6 +20,7 @@ def test_secrets_of_links_are_taken_out_wherever_they_stand(link):
     for text in (link, f"GET {link} failed", f"('{link}')", f'"{link}"', f"Max retries: {link})"):
         assert "AbC" not in redacted(text)
         assert "[redacted]" in redacted(text)
+        assert redacted(redacted(text)) == redacted(text)
     assert holds_secret(link)
 
 

@@ -131,6 +131,16 @@ def test_a_disk_that_fills_up_leaves_nothing_half_unpacked(root, tmp_path, monke
     assert list(root.iterdir()) == []
 
 
+def test_what_a_killed_job_left_half_unpacked_is_removed_and_not_taken(root, tmp_path):
+    archive = pack(tmp_path / "a.zip")
+    half = tmp_path / "a.zip.unpacking"
+    (half / "images").mkdir(parents=True)
+    (half / "images" / "old.jpg").write_bytes(b"half")
+    unpack(archive, root, wanted=WANTED)
+    assert files(root) == ENTRIES
+    assert not half.exists()
+
+
 def test_an_archive_of_an_unknown_compression_is_to_be_unpacked_by_hand(root, tmp_path):
     archive = pack(tmp_path / "a.zip")
     raw = archive.read_bytes()

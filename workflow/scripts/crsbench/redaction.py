@@ -12,7 +12,10 @@ _SECRET = (
     r"(?:sig|signature|token|access[_-]?token|refresh[_-]?token|api[_-]?key|key|password|passwd|"
     r"secret|credential|awsaccesskeyid|x-amz-[\w-]+|x-goog-[\w-]+|skoid|sktid|key-pair-id|policy)"
 )
-_PARAMETER = re.compile(rf"([?&;](?:amp;)?{_SECRET}=)([^&\s'\"<>)\]]+)", re.IGNORECASE)
+# A text may be redacted again, as by the log that a message ends in.
+_PARAMETER = re.compile(
+    rf"([?&;](?:amp;)?{_SECRET}=)(?!{re.escape(REDACTED)})([^&\s'\"<>)\]]+)", re.IGNORECASE
+)
 _USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)([^/\s'\"@]+)@", re.IGNORECASE)
 _HEADER = re.compile(r"(\bauthorization['\"]?\s*[:=]\s*['\"]?)(\w+\s+)?[^\s'\"]+", re.IGNORECASE)
 

@@ -1,4 +1,4 @@
-"""Archives: unpacked beside their place, and moved there when all has come out whole.
+"""Archives: unpacked beside themselves, and moved to their place when all has come out whole.
 
 An entry that would leave the folder, a link, a name that stands twice: the archive is refused
 before anything is written. Each entry's checksum is compared while it is unpacked. Nothing that is
@@ -7,10 +7,10 @@ there already is replaced.
 
 import shutil
 import stat
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from crsbench.acquisition.transfer import disk_error
@@ -32,7 +32,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
     archive
         A zip file; larger than 4 GiB, or with entries that are, it has the zip64 form.
     folder
-        Where they are put.
+        Where they are put; on the same file system.
     wanted
         Files and folders at the archive's top.
 
@@ -54,11 +54,11 @@ def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
             members = _safe(opened, archive)
             chosen = [item for item in members if PurePosixPath(item.filename).parts[0] in absent]
             _require(absent, chosen, archive)
-            _require_space(chosen, folder)
-            with tempfile.TemporaryDirectory(prefix=".unpacking.", dir=folder) as beside:
-                _extract(opened, chosen, Path(beside))
+            with _emptied(archive.with_name(f"{archive.name}.unpacking")) as beside:
+                _require_space(chosen, folder)
+                _extract(opened, chosen, beside)
                 for name in absent:
-                    (Path(beside) / name).rename(folder / name)
+                    (beside / name).rename(folder / name)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DamagedArchiveError(f"{archive}: truncated or damaged: {error}") from error
     except RuntimeError as error:  # a password, or a compression that Python does not know
@@ -66,6 +66,17 @@ def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
             f"{archive}: cannot be unpacked here: {error}; unpack it by hand into {folder}"
         ) from error
     return absent
+
+
+@contextmanager
+def _emptied(folder: Path) -> Iterator[Path]:
+    """Yield a folder of always the same name, so that what a killed job left there goes, too."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def _safe(opened: zipfile.ZipFile, archive: Path) -> list[zipfile.ZipInfo]:

@@ -309,13 +309,13 @@ def _require_space(total: int | None, partial: Partial, *, space: int) -> None:
 
 
 def _write(response: requests.Response, partial: Partial, total: int | None) -> None:
-    n_mb = math.ceil((total or 0) / _MB)
+    n_mb = None if total is None else math.ceil(total / _MB)
+    done = partial.size
+    what = f"fetching {partial.path.stem}"
     with (
         partial.path.open("ab") as handle,
-        meter(total=n_mb, what=f"fetching {partial.path.stem}", unit="MB") as advance,
+        meter(total=n_mb, what=what, unit="MB", before=done // _MB) as advance,
     ):
-        done = partial.size
-        advance(done // _MB)
         for block in response.iter_content(_BLOCK):
             _write_block(handle, block)
             advance((done + len(block)) // _MB - done // _MB)
