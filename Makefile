@@ -1,6 +1,6 @@
 # make demo   installs into .venv and runs the whole benchmark on synthetic images
 # make test   installs into .venv and runs the tests
-# make bench  times bootstrap and validity at full size
+# make bench  times bootstrap, validity and extraction at full size
 #
 # PYTHON=…       a Python 3.11, 3.12 or 3.13
 # TORCH_INDEX=…  a package index to take torch and torchvision from, such as PyTorch's for CPUs
@@ -46,10 +46,11 @@ lint: $(STAMP)
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m acceptance -s
 
-# Times of bootstrap and validity at full size on one thread; no test depends on them. The two
+# Times of bootstrap, validity and extraction on one thread; no test depends on them. The two
 # variables choose OpenBLAS kernels for one machine's sake and would make times incomparable.
 bench: $(STAMP)
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/bench_validity.py
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/bench_extraction.py
 
 lock:
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --no-header \
