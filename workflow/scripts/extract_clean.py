@@ -1,5 +1,6 @@
 """Extract the features of one dataset's images by one encoder, and those at its depths."""
 
+from crsbench.config import Extraction
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.weights import load_encoder
 from crsbench.features import extraction
@@ -14,7 +15,7 @@ with job(snakemake):
     index = read_parquet(snakemake.input.index)
     made = read_metadata(snakemake.input.index)
     origin = extraction.Origin(encoder, snakemake.wildcards.dataset, made["index_digest"])
-    means = snakemake.config["extraction"]  # not params: they change no feature
+    means = Extraction.model_validate(snakemake.config["extraction"])  # these change no feature
     with (
         shards_beside(snakemake.output.clean, origin.features_digest, snakemake.params) as shards,
         meter(total=index.height, what=card.name, unit="images") as advance,
@@ -26,7 +27,7 @@ with job(snakemake):
             max_side_px=snakemake.params.max_side_px,
             depth_indices=snakemake.params.depth_indices,
             shards=shards,
-            compute=extraction.Compute(means["batch_size"], snakemake.threads, means["device"]),
+            compute=extraction.Compute(means.batch_size, snakemake.threads, means.device),
             progress=advance,
         )
         extraction.write_extracted(features, snakemake.output.clean, origin=origin)

@@ -1,5 +1,6 @@
 """Extract the features of one dataset's perturbed test images by one encoder."""
 
+from crsbench.config import Extraction
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.weights import load_encoder
 from crsbench.features.extraction import Compute, Origin, write_extracted
@@ -17,7 +18,7 @@ with job(snakemake):
     made = read_metadata(snakemake.input.perturbations)
     digests = (made["index_digest"], made["perturbation_digest"])
     origin = Origin(encoder, snakemake.wildcards.dataset, *digests)
-    means = snakemake.config["extraction"]  # not params: they change no feature
+    means = Extraction.model_validate(snakemake.config["extraction"])  # these change no feature
     cache = PerturbedCache(f"{snakemake.config['store']}/cache/perturbed")
     with (
         shards_beside(snakemake.output[0], origin.features_digest, snakemake.params) as shards,
@@ -32,8 +33,8 @@ with job(snakemake):
             root=snakemake.params.root,
             max_side_px=snakemake.params.max_side_px,
             shards=shards,
-            compute=Compute(means["batch_size"], snakemake.threads, means["device"]),
-            cache=cache if means["perturbed_cache"] else None,
+            compute=Compute(means.batch_size, snakemake.threads, means.device),
+            cache=cache if means.perturbed_cache else None,
             progress=advance,
         )
         write_extracted(features, snakemake.output[0], origin=origin)
