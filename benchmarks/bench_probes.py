@@ -412,13 +412,10 @@ def print_largest_peak() -> None:
         write = [sys.executable, __file__, "--write", str(path)]
         subprocess.run(write, check=True)
         labels = (np.random.default_rng(1).random((rows, 14)) < 0.2).astype(float)
-        tables = [
-            pl.DataFrame(
-                {"seed": subset.seed, "sample": [names[row] for row in subset.rows]}
-            ).with_columns(label_fraction=subset.label_fraction)
-            for subset in subsets(rows)
-            if subset.label_fraction in (0.25, 1.0)
-        ]
+        quarter = np.isin(np.arange(rows), list(subsets(rows, 1))[-2].rows)
+        subsamples = pl.DataFrame(
+            {"seed": 0, "sample": names, "label_fraction": np.where(quarter, 0.25, 1.0)}
+        )
         fit_cell(
             TrainingSide(names, read_features(path, samples=names)[1], labels),
             fit=lambda *given: fit_logistic(
@@ -430,7 +427,7 @@ def print_largest_peak() -> None:
                 max_iterations=3,
             ),
             seed_matters=False,
-            subsamples=pl.concat(tables),
+            subsamples=subsamples,
             label_fractions=(0.25, 1.0),
             seeds=(0,),
         )
