@@ -95,3 +95,4 @@ def test_a_client_that_hangs_is_ended(client, tmp_path):
 def test_a_missing_client_is_named_with_how_to_install_it(client, tmp_path):
     with pytest.raises(DataError, match=r"client is not installed; .*pip install kaggle"):
         download_competition(NAME, tmp_path / "staging")
+    assert not (tmp_path / "staging").exists()

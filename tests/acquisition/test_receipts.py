@@ -145,7 +145,7 @@ class TestIsic:
 
     def test_without_any_mirror_the_steps_by_hand_are_printed(self, run, definition, server):
         server.pages.clear()
-        with pytest.raises(DataError, match=r"(?s)isic2019: .* not found; .*free to download.*404"):
+        with pytest.raises(DataError, match=r"(?s)isic2019: .* not found; .*by itself.*404"):
             run(definition)
 
 

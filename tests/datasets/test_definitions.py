@@ -24,6 +24,7 @@ ENTRY = {
     "task": "multiclass",
     "classes": ["benign", "malignant"],
 }
+RELEASE = {"authentication": "manual", "redistributable": False, "expected": {"images": 2}}
 
 
 def definition_file(folder: Path, name: str = "mine.yaml", **entries) -> Path:
@@ -111,6 +112,10 @@ def test_the_same_name_in_two_files_is_an_error_that_names_both(tmp_path):
         ({"root": "{home}/x"}, r"root: '\{home\}/x' can hold \{name\}, \{data_root\} only"),
         ({"adapter": "isic2019", "csv": "a.csv"}, r"csv: only the adapter folder has it"),
         ({"shift_of": "nowhere"}, r"shift_of: nowhere is not defined; allowed: clinic"),
+        (
+            {"n_images": 2, "release": RELEASE},
+            r"n_images: release\.expected\.images states it already",
+        ),
         ({"synthetic": "perhaps"}, r"synthetic: .*valid boolean.*got 'perhaps'"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 from crsbench.datasets.definitions import DatasetDefinition, load_adapter, load_definitions
 from crsbench.datasets.tables import Listing
+from crsbench.datasets.verdicts import judge
 
 OFFICIAL = Path(__file__).parents[2] / "config" / "datasets.yaml"
 
@@ -60,6 +61,12 @@ def listing(of: DatasetDefinition) -> Listing:
     return load_adapter(of).read_listing(of)
 
 
+def unlike_the_release(of: DatasetDefinition, found: Listing) -> set[str]:
+    """Return which facts of the release stated in the definition the files do not bear out."""
+    verdict = judge(of, found)
+    return {what for what, value in verdict.expected.items() if verdict.found.get(what) != value}
+
+
 def in_any_order(random: np.random.Generator, counts: dict[str, int]) -> np.ndarray:
     """Return each value as often as its count says."""
     return random.permutation(np.repeat(list(counts), list(counts.values())))
@@ -95,6 +102,7 @@ def test_isic_has_25331_images_in_eight_classes_and_11847_lesions(tmp_path, rand
     about = pl.DataFrame({"image": images, "lesion_id": lesion}).sample(fraction=1, shuffle=True)
     about.write_csv(of.root / "ISIC_2019_Training_Metadata.csv")
 
+    assert unlike_the_release(of, listing(of)) == {"label digest", "group digest"}
     found = listing(of).samples.sort("sample")
     assert found.height == 25_331
     assert labels_of(found)[:, 0].tolist() == [list(ISIC).index(name) for name in label]
@@ -108,6 +116,7 @@ def test_aptos_has_3662_images_in_five_grades(tmp_path, random):
     rows = {"id_code": [f"{row:012x}" for row in range(len(grade))], "diagnosis": grade}
     pl.DataFrame(rows).write_csv(of.root / "train.csv")
 
+    assert unlike_the_release(of, listing(of)) == {"label digest", "train.csv"}
     found = listing(of).samples
     assert found.height == 3_662
     assert np.bincount(labels_of(found)[:, 0]).tolist() == APTOS
@@ -161,6 +170,7 @@ def test_chexpert_has_191229_frontal_images_of_64734_patients(tmp_path, random):
     )
 
     found = listing(of)
+    assert unlike_the_release(of, found) == set()
     assert found.samples.height == 191_229
     assert found.samples["group"].n_unique() == 64_534 + 200
     assert counts_of(found.samples, "label_source") == {"nlp": 191_027, "radiologist": 202}
@@ -208,6 +218,7 @@ def test_mimic_has_the_frontal_images_of_5159_in_the_test_split(tmp_path, random
     pl.DataFrame(of_studies | findings).write_csv(of.root / "mimic-cxr-2.0.0-chexpert.csv")
 
     found = listing(of)
+    assert unlike_the_release(of, found) == set()
     is_frontal_test = (part == "test") & np.isin(view, ["AP", "PA"])
     is_labelled = study < 227_827
     assert n_rows == 377_110

@@ -89,6 +89,14 @@ def test_a_file_that_has_changed_since_it_was_fetched_is_named(definition):
         settle(verdict_of(definition), unlike_release="error")
 
 
+def test_rows_are_counted_in_a_file_that_was_released_packed_and_is_unpacked(definition):
+    remote = definition.release.files[0].model_copy(update={"name": "train.csv.gz"})
+    release = definition.release.model_copy(update={"files": (remote,)})
+    verdict = verdict_of(definition.model_copy(update={"release": release}))
+    assert verdict.found["rows of train.csv.gz"] == 3
+    assert "train.csv.gz" not in verdict.expected  # its digest is that of the packed file
+
+
 def test_without_a_release_what_was_found_is_reported_all_the_same(definition):
     verdict = verdict_of(definition.model_copy(update={"release": None}))
     settle(verdict, unlike_release="error")

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from crsbench.config import SEVERITIES, Source, merge_all, read_source
-from crsbench.errors import CrsBenchError
+from crsbench.errors import ConfigError, CrsBenchError
 from crsbench.plan import Plan, make_plan
 
 from .conftest import ROOT
@@ -156,24 +156,35 @@ def test_missing_data_stop_the_run_with_how_to_get_them(project):
     assert "Copy the personal link shown there into azcopy" in finished.output
 
 
+def plan_that_skips(data_root: Path) -> Plan:
+    skipping = Source("--config", {"missing": "skip", "data_root": str(data_root)})
+    merged = merge_all([read_source("config/config.yaml"), skipping])
+    return make_plan(merged, files=["config/config.yaml"])
+
+
 @pytest.mark.workflow
 def test_missing_data_may_be_skipped_and_are_listed(monkeypatch, project, tmp_path):
     data = tmp_path / "data" / "aptos2019"
     data.mkdir(parents=True)
     (data / "train.csv").write_text("id_code,diagnosis\n")
     monkeypatch.chdir(project.folder)
-    plan = make_plan(
-        merge_all(
-            [
-                read_source("config/config.yaml"),
-                Source("--config", {"missing": "skip", "data_root": str(tmp_path / "data")}),
-            ]
-        ),
-        files=["config/config.yaml"],
-    )
+    plan = plan_that_skips(tmp_path / "data")
     assert list(plan.shift) == ["aptos2019"]
     assert ("resnet50", "isic2019", "data missing") in plan.excluded
     assert len(plan.cells) == 13
+
+
+@pytest.mark.workflow
+def test_without_any_data_skipping_leaves_nothing_and_says_how_to_get_them(
+    monkeypatch, project, tmp_path
+):
+    monkeypatch.chdir(project.folder)
+    message = (
+        r"(?s)no cell is left to run: data are missing, and with missing=skip nothing is fetched\n"
+        r"isic2019: its folder .*\nchexpert: its folder .*azcopy"
+    )
+    with pytest.raises(ConfigError, match=message):
+        plan_that_skips(tmp_path / "data")
 
 
 def test_the_conda_environment_has_the_versions_of_the_lock():

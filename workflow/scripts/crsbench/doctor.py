@@ -88,7 +88,7 @@ def _advice(definition: DatasetDefinition, message: str) -> str:
     lacking = message.splitlines()[0].removeprefix(f"{definition.name}: ")
     terms = definition.access.strip().splitlines()
     page = _PAGE.search(definition.access)
-    known = [terms[0].rstrip(":") if terms else "", page[0] if page else ""]
+    known = [terms[0].rstrip(":.") if terms else "", page[0] if page else ""]
     return "; ".join([lacking, *filter(None, known)])
 
 

@@ -75,7 +75,7 @@ class Work:
 
 
 def count_images(definition: DatasetDefinition, store: str) -> int | None:
-    """Return how many images a dataset has: of its index, else declared, else of its label files.
+    """Return how many images a dataset has: of its index, else stated, else of its label files.
 
     None where nothing says so.
     """
@@ -84,8 +84,9 @@ def count_images(definition: DatasetDefinition, store: str) -> int | None:
         return int(pl.scan_parquet(index).select(pl.len()).collect().item())
     if definition.phantom is not None:
         return definition.phantom.n_images
-    if definition.n_images is not None:
-        return definition.n_images
+    stated = definition.stated_images or definition.n_images
+    if stated is not None:
+        return stated
     if missing_data(definition) is None:
         return load_adapter(definition).read_listing(definition).samples.height
     return None

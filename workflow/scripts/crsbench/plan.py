@@ -254,7 +254,7 @@ def _resolve(
         if (encoder, dataset) not in left_out
     )
     if not cells:
-        raise ConfigError("no cell is left to run; data: " + "; ".join(absent.values()))
+        raise ConfigError(_why_no_cell(absent))
     present = [*shift, *(target for targets in shift.values() for target in targets)]
     return Plan(
         settings=settings,
@@ -264,6 +264,14 @@ def _resolve(
         cells=cells,
         excluded=excluded,
     )
+
+
+def _why_no_cell(absent: Mapping[str, str]) -> str:
+    """Say why nothing is left to run: data are missing, or encoders skip the rest."""
+    if not absent:
+        return "no cell is left to run: every encoder has the datasets among its skip_datasets"
+    about = "no cell is left to run: data are missing, and with missing=skip nothing is fetched"
+    return "\n".join([about, *absent.values()])
 
 
 def _check_names(

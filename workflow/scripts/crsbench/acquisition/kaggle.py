@@ -38,10 +38,10 @@ def download_competition(competition: str, folder: Path, *, timeout_s: float = T
     DataError
         The client is not installed, has no credentials, is refused, or failed otherwise.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     command = [
         _find_client(), "competitions", "download", "-c", competition, "-p", str(folder), "-q",
     ]  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
     _LOG.info("calling the Kaggle client for %s; it shows no progress here", competition)
     try:
         ended = subprocess.run(

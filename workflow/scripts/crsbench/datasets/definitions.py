@@ -75,7 +75,8 @@ class DatasetDefinition(Model):
     synthetic
         Whether it shows no real case.
     n_images
-        About how many images it has; only the estimates of ``crsbench doctor`` read it.
+        About how many images it has, where its release states no count; only the estimates of
+        ``crsbench doctor`` read it.
     csv, columns
         Only for the adapter ``folder``: its label file below the root, and that file's columns.
     phantom
@@ -116,7 +117,14 @@ class DatasetDefinition(Model):
         foreign = sorted({"csv", "columns"} & self.model_fields_set)
         if foreign and self.adapter != "folder":
             raise ValueError(f"{foreign[0]}: only the adapter folder has it, not {self.adapter}")
+        if self.n_images is not None and self.stated_images is not None:
+            raise ValueError("n_images: release.expected.images states it already; leave one out")
         return self
+
+    @property
+    def stated_images(self) -> int | None:
+        """How many images its release has, where that is stated."""
+        return None if self.release is None else self.release.expected.images
 
 
 class Adapter(Protocol):

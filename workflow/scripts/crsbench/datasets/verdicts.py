@@ -200,12 +200,14 @@ def _lines_digest(lines: Iterable[str]) -> str:
 def _files_there(
     definition: DatasetDefinition, files: Iterable[RemoteFile]
 ) -> Iterator[tuple[RemoteFile, Path]]:
-    """Yield the files of the release that lie in the folder as they were released."""
+    """Yield each file of the release with where it lies, packed or not: the one that is read."""
     labels = {path.name: path for path in label_files(definition)}
     for remote in files:
-        path = labels.get(remote.name, definition.root / remote.name)
-        if not remote.unpack and path.is_file():
-            yield remote, path
+        names = dict.fromkeys([remote.name, remote.name.removesuffix(".gz")])
+        read = [labels[name] for name in names if name in labels]
+        there = [path for path in read or map(definition.root.joinpath, names) if path.is_file()]
+        if there and not remote.unpack:
+            yield remote, there[0]
 
 
 def _compare_file(
@@ -219,7 +221,7 @@ def _compare_file(
         found[f"rows of {remote.name}"] = read_table(path, required=[]).height
     lock = lock_of(definition.root)
     is_known = remote.bytes or remote.sha256 or remote.md5 or lock.digest_of(remote.name)
-    if is_known:
+    if is_known and path.name == remote.name:  # of an unpacked file nothing else is known
         expected[remote.name] = "the file as published or first seen"
         found[remote.name] = expected[remote.name]
         try:
