@@ -18,12 +18,11 @@ from safetensors.torch import load_file
 from crsbench.digests import digest
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.fetching import Source, fetch, fetch_from_hub, fetch_shard, shards_of
-from crsbench.errors import WeightsError
+from crsbench.errors import WeightsError, listed
 
 __all__ = [
     "Source", "State", "below", "check_tensors", "configuration", "fetch", "fetch_from_hub",
-    "listed", "read_checkpoint", "read_matching", "read_sharded", "renamed", "require_pool",
-    "without",
+    "read_checkpoint", "read_matching", "read_sharded", "renamed", "require_pool", "without",
 ]  # fmt: skip
 
 State = dict[str, torch.Tensor]
@@ -173,9 +172,3 @@ def check_tensors(found: Mapping[str, Any], expected: Mapping[str, Any], owner: 
             faults.append(f"{name} has shape {shapes}")
     if faults:
         raise WeightsError(f"{owner}: the weights do not fit the architecture: {listed(faults)}")
-
-
-def listed(items: list[str], limit: int = 6) -> str:
-    """Join the first items of a list, and say how many more there are."""
-    more = f" and {len(items) - limit} more" if len(items) > limit else ""
-    return ", ".join(items[:limit]) + more
