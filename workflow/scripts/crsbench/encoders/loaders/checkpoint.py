@@ -26,6 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 State = dict[str, torch.Tensor]
+#: Where torch names what a pickle needs and may not have.
+_REFUSED = re.compile(r"(?:GLOBAL|unrecognized function|but got) (\S+)")
 
 
 def read_checkpoint(path: Path, card: EncoderCard, *, safe_globals: Iterable[Any] = ()) -> Any:
@@ -34,7 +36,7 @@ def read_checkpoint(path: Path, card: EncoderCard, *, safe_globals: Iterable[Any
     Raises
     ------
     WeightsError
-        The file is damaged, or a pickle holds other classes and the card does not say
+        The file is damaged, or a pickle needs code that is not allowed and the card does not say
         ``unsafe_pickle``.
     """
     if path.suffix == ".safetensors":
@@ -44,10 +46,15 @@ def read_checkpoint(path: Path, card: EncoderCard, *, safe_globals: Iterable[Any
         with torch.serialization.safe_globals(list(safe_globals)):
             return torch.load(path, map_location="cpu", weights_only=not card.unsafe_pickle)
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        refused = _REFUSED.search(str(error))
+        if refused is None:  # such as a page of a web server in place of the file
+            raise WeightsError(
+                f"{card.name}: {path}: damaged, or no checkpoint of torch "
+                f"({type(error).__name__}); delete it and fetch it again"
+            ) from error
         raise WeightsError(
-            f"{card.name}: {path}: cannot be read safely: {reason}; if you trust the file, "
-            "unsafe_pickle: true in the card lets it run code"
+            f"{card.name}: {path}: cannot be read safely: it needs {refused[1]}; if you "
+            "trust the file, unsafe_pickle: true in the card lets it run code"
         ) from error
 
 
