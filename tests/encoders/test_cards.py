@@ -209,6 +209,12 @@ def test_a_name_in_two_files_is_refused_with_both_files(tmp_path):
         ("crop_px", "crop", "short form: crop unknown or missing"),
         (", normalise: half", "", "short form: normalise unknown or missing"),
         ("my_vit:", "My-ViT:", "encoder My-ViT: name: "),
+        (
+            "loader",
+            "weights: {hubb: x}\n  loader",
+            "weights: .* known kind: {'hubb': 'x'}; docs/add",
+        ),
+        ("loader", "weights: hubb\n  loader", "'hubb' is unknown; allowed: hub, package, drive"),
     ],
 )
 def test_each_fault_is_one_line_with_file_encoder_key_and_what_is_allowed(
@@ -233,7 +239,8 @@ STEPS = "transform: [{convert: RGB}, {resize: {size_px: 8, side: both, interpola
         ("{scale: unit}, {repeat: 3}]", "repeat needs one channel, here are 3"),
         ("{scale: unit}, {normalise: {mean: [0, 0], std: 1}}]", "2 values for 3 channels"),
         ("{scale: unit}, {normalise: {mean: 0, sd: 1}}]", "sd: unknown key; allowed: mean, std"),
-        ("{scale: unit}, {blur: 3}]", "transform.3"),
+        ("{scale: unit}, {blur: 3}]", r"transform\.3: not one entry of a known kind: .*'blur': 3"),
+        ("{scale: unit}, {blur: {px: 3}}]", "'blur' is unknown; allowed: convert, stretch, resiz"),
     ],
 )
 def test_a_transform_that_cannot_work_is_refused(tmp_path, rest, message):

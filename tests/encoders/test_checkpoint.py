@@ -22,8 +22,20 @@ class Payload:
 def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
     path = tmp_path / "evil.pth"
     torch.save({"state": Payload()}, path)
-    with pytest.raises(WeightsError, match=r"evil\.pth: cannot be read safely: .*unsafe_pickle"):
+    with pytest.raises(
+        WeightsError, match=r"evil\.pth: cannot be read safely: it needs exec; .*unsafe_pickle"
+    ):
         checkpoint.read_checkpoint(path, CARD)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>quota exceeded</html>", b"\x80\x02x", None])
+def test_a_damaged_pickle_is_to_be_fetched_again_and_not_to_be_trusted(content, tmp_path):
+    path = tmp_path / "half.pth"
+    torch.save({"weight": torch.ones(300)}, path)
+    path.write_bytes(path.read_bytes()[:700] if content is None else content)
+    with pytest.raises(WeightsError, match=r"half\.pth: damaged, .*fetch it again") as caught:
+        checkpoint.read_checkpoint(path, CARD)
+    assert "unsafe_pickle" not in str(caught.value)
 
 
 def test_only_a_card_that_says_so_lets_a_pickle_run_code(tmp_path):

@@ -180,6 +180,26 @@ def test_a_function_of_ones_own_can_have_a_checkpoint(own_module, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"state_dict": {"scale": 1}, "epoch": 3},
+            r"no tensor: state_dict \(dict\), epoch \(int\)",
+        ),
+        ([torch.ones(3)], r"no tensor: the checkpoint \(list\); expected a flat dictionary"),
+    ],
+)
+def test_a_checkpoint_that_holds_more_than_tensors_is_refused(
+    content, message, own_module, tmp_path
+):
+    torch.save(content, tmp_path / "own.pt")
+    weights = f"weights: {{file: {tmp_path}/own.pt}}"
+    mine = card(f"loader: factory, architecture: '{own_module}:means', {weights}", tmp_path)
+    with pytest.raises(WeightsError, match=message):
+        write_weights(mine, tmp_path / "weights.safetensors")
+
+
+@pytest.mark.parametrize(
     ("architecture", "message"),
     [
         ("own_encoders:absent", "no attribute 'absent'; expected module:function"),

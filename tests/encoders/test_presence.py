@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
@@ -174,6 +175,18 @@ def test_a_damaged_weights_file_is_named(content, tmp_path):
     path = tmp_path / "w.safetensors"
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=r"w\.safetensors: damaged weights file; delete it"):
+        read_header(path)
+    assert find_weights(CARDS["resnet50"], path).state == "damaged"
+
+
+@pytest.mark.parametrize("n_bytes", [-1, 1])
+def test_a_weights_file_of_another_length_is_damaged(n_bytes, tmp_path):
+    path = tmp_path / "w.safetensors"
+    save_file({"a": np.ones(9, np.float32)}, path, metadata={"source": "x"})
+    assert read_header(path) == {"source": "x"}
+    whole = path.read_bytes()
+    path.write_bytes(whole[:n_bytes] if n_bytes < 0 else whole + b"x")
+    with pytest.raises(WeightsError, match=rf"{len(whole) + n_bytes} bytes, expected {len(whole)}"):
         read_header(path)
     assert find_weights(CARDS["resnet50"], path).state == "damaged"
 

@@ -121,8 +121,8 @@ def _card(parsed: argparse.Namespace) -> Iterator[str]:
     cards = load_cards(settings.encoder_definitions)
     if parsed.name not in cards:
         raise ConfigError(
-            f"card {parsed.name}: not defined in {', '.join(settings.encoder_definitions)}; "
-            f"defined: {', '.join(cards)}"
+            f"card {parsed.name}: not defined in {', '.join(settings.encoder_definitions)}; write "
+            f"an entry for it (docs/add-an-encoder.md), or take one of {', '.join(cards)}"
         )
     picture = Path(settings.store) / "cards" / f"{parsed.name}.png"
     return check_card(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from crsbench.errors import DataError
+from crsbench.errors import DataError, listed
 from crsbench.files import read_parquet, write_parquet
 
 CLEAN = "clean"
@@ -169,15 +169,14 @@ def check_complete(records: pl.DataFrame, expected: Iterable[RunKey]) -> None:
     if missing or surplus or n_repeated:
         raise DataError(
             f"run records: {len(expected)} expected, {len(found)} found; "
-            f"{_listed('missing', missing)}; {_listed('surplus', surplus)}; "
+            f"{_named('missing', missing)}; {_named('surplus', surplus)}; "
             f"{n_repeated} repeated; the configuration and the results do not belong together"
         )
 
 
-def _listed(what: str, keys: Sequence[RunKey], n_shown: int = 3) -> str:
-    shown = ", ".join("/".join(str(part) for part in key) for key in keys[:n_shown])
-    more = ", …" if len(keys) > n_shown else ""
-    return f"{len(keys)} {what}" + (f" ({shown}{more})" if keys else "")
+def _named(what: str, keys: Sequence[RunKey]) -> str:
+    names = ["/".join(str(part) for part in key) for key in keys]
+    return f"{len(keys)} {what}" + (f" ({listed(names, 3)})" if keys else "")
 
 
 def check_schema(frame: pl.DataFrame, schema: pl.Schema, where: str) -> None:

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Protocol, Self, cast
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from crsbench.config import Model, Name, describe_errors, read_yaml
+from crsbench.config import Model, Name, read_yaml
 from crsbench.datasets.releases import Release
 from crsbench.datasets.tables import Listing
 from crsbench.errors import ConfigError
+from crsbench.validation import describe_errors
 
 Text = Annotated[str, Field(min_length=1)]
 Task = Literal["multiclass", "ordinal", "multilabel"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from crsbench.errors import DataError
+from crsbench.errors import DataError, listed
 
 #: What an adapter says about each labelled image.
 LISTING_SCHEMA = pl.Schema(
@@ -49,8 +49,6 @@ NO_LABEL = "no label"
 
 #: Column of a label table with the row's number in its file; the header is row 1.
 ROW = "row of the file"
-
-_N_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -248,6 +246,4 @@ def counted(n_images: int, *, path: Path, reason: str) -> pl.DataFrame:
 
 
 def _rows(numbers: Sequence[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:_N_SHOWN])
-    more = f" and {len(numbers) - _N_SHOWN} more" if len(numbers) > _N_SHOWN else ""
-    return f"row{'s' if len(numbers) > 1 else ''} {shown}{more}"
+    return f"row{'s' if len(numbers) > 1 else ''} {listed(numbers, 3)}"

@@ -18,10 +18,9 @@ from crsbench.datasets.definitions import DatasetDefinition, label_files
 from crsbench.datasets.locks import WrongFileError, check_file, lock_of
 from crsbench.datasets.releases import Expected, RemoteFile
 from crsbench.datasets.tables import Listing, read_table
-from crsbench.errors import DataError
+from crsbench.errors import DataError, listed
 
 _LOG = logging.getLogger(__name__)
-_N_SHOWN = 3
 Value = int | str
 
 
@@ -61,12 +60,10 @@ class Verdict:
     @property
     def complaint(self) -> str:
         """One line that names the differences, for a message."""
-        shown = "; ".join(self.differences[:_N_SHOWN])
-        more = len(self.differences) - _N_SHOWN
         return (
             f"{self.dataset}: {len(self.differences)} of {len(self.expected)} facts about its "
-            f"files are not those of release {self.version}: {shown}"
-            f"{f'; and {more} more' if more > 0 else ''}"
+            f"files are not those of release {self.version}: "
+            f"{listed(self.differences, 3, between='; ')}"
         )
 
     def as_record(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from crsbench.datasets.exclusions import without_accepted
 from crsbench.datasets.releases import read_digests
 from crsbench.datasets.tables import IMAGES_SCHEMA, LISTING_SCHEMA, NO_LABEL, Listing, excluded
 from crsbench.digests import generator
-from crsbench.errors import DataError
+from crsbench.errors import DataError, listed
 from crsbench.files import sha256_file, write_csv
 from crsbench.images import SUFFIXES, ImageReport, inspect_images
 from crsbench.progress import progress
@@ -33,8 +33,6 @@ from crsbench.progress import progress
 Level = Literal["full", "sample", "size"]
 #: How many images ``verify: sample`` decodes.
 SAMPLE_SIZE = 1000
-
-_N_SHOWN = 3
 
 
 def verify_images(
@@ -277,12 +275,12 @@ def _refuse(
     problems: pl.DataFrame, n_samples: int, definition: DatasetDefinition, path: Path
 ) -> None:
     write_csv(problems, path)
-    shown = "; ".join(f"{row[1]}: {row[2]}" for row in problems.head(_N_SHOWN).iter_rows())
+    shown = listed([f"{row[1]}: {row[2]}" for row in problems.iter_rows()], 3, between="; ")
     n_absent = problems.filter(pl.col("reason") == "no such file").height
     raise DataError(
         f"{definition.name}: {problems.height} of {n_samples} images in {definition.root} cannot "
         f"be used, {n_absent} because there is no file, {problems.height - n_absent} because they "
-        f"are damaged ({shown}{'; …' if problems.height > _N_SHOWN else ''}). {path} lists all. "
+        f"are damaged ({shown}). {path} lists all. "
         "Get or repair them; or accept their loss: copy that file to a place of yours and name it "
         f"under `exclusions:` in the definition of {definition.name}"
     )

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from crsbench.config import Model, describe_errors, read_yaml
+from crsbench.config import Model, read_yaml
 from crsbench.digests import digest
 from crsbench.encoders.sources import Weights
 from crsbench.encoders.steps import Transform, check_channels, check_order, output_px
 from crsbench.errors import ConfigError
+from crsbench.validation import describe_errors
 
 Scalar = str | int | float | bool | None
 SizeClass = Literal["small", "medium", "large", "huge"]

@@ -102,15 +102,24 @@ def read_header(path: Path) -> dict[str, str]:
     Raises
     ------
     WeightsError
-        The file does not start with such a header.
+        The file does not start with such a header, or is not as long as it says.
     """
     try:
         with path.open("rb") as handle:
             size = int.from_bytes(handle.read(8), "little")
             header = json.loads(handle.read(size) if size <= _LARGEST_HEADER else b"")
-        return dict(header["__metadata__"])
+        metadata = dict(header.pop("__metadata__"))
+        expected = (
+            8 + size + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"{path}: damaged weights file; delete it") from error
+    if path.stat().st_size != expected:
+        raise WeightsError(
+            f"{path}: damaged weights file: {path.stat().st_size} bytes, expected {expected}; "
+            "delete it"
+        )
+    return metadata
 
 
 def is_of_card(card: EncoderCard, metadata: Mapping[str, str]) -> bool:

@@ -72,5 +72,5 @@ class NoWeights(Model):
 Weights = Annotated[
     HubWeights | PackageWeights | DriveWeights | FileWeights | RandomWeights | NoWeights,
     Field(discriminator="kind"),
-    BeforeValidator(lambda value: tagged("kind", value)),
+    BeforeValidator(lambda value: tagged("kind", value, bare={"file": "path"})),
 ]

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from crsbench.digests import digest
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders.checkpoint import State, check_tensors
-from crsbench.errors import WeightsError
+from crsbench.errors import WeightsError, listed
 from crsbench.files import written_atomically
 
 LOADERS = "crsbench.encoders.loaders"
@@ -52,6 +52,7 @@ def write_weights(card: EncoderCard, path: str | Path) -> dict[str, str]:
         The checkpoint cannot be had, or its tensors are not those of the architecture.
     """
     state, source = _loader(card).load_source(card)
+    _refuse_other_than_tensors(state, card)
     state = {name: _as_stored(tensor) for name, tensor in sorted(state.items())}
     check_tensors(state, build_encoder(card).state_dict(), card.name)
     metadata = {
@@ -141,6 +142,21 @@ def state_digest(state: State) -> str:
         sha.update(digest(name, str(tensor.dtype), str(tuple(tensor.shape))).encode())
         sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()
+
+
+def _refuse_other_than_tensors(state: object, card: EncoderCard) -> None:
+    """Refuse a checkpoint that holds more than tensors, such as one with nested dictionaries."""
+    found = state if isinstance(state, dict) else {"the checkpoint": state}
+    others = [
+        f"{name} ({type(value).__name__})"
+        for name, value in found.items()
+        if not isinstance(value, torch.Tensor)
+    ]
+    if others:
+        raise WeightsError(
+            f"{card.name}: no tensor: {listed(others)}; expected a flat dictionary of tensors, so "
+            "save the state of the network alone"
+        )
 
 
 def _as_stored(tensor: torch.Tensor) -> torch.Tensor:

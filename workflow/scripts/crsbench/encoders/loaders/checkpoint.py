@@ -18,15 +18,16 @@ from safetensors.torch import load_file
 from crsbench.digests import digest
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.fetching import Source, fetch, fetch_from_hub, fetch_shard, shards_of
-from crsbench.errors import WeightsError
+from crsbench.errors import WeightsError, listed
 
 __all__ = [
     "Source", "State", "below", "check_tensors", "configuration", "fetch", "fetch_from_hub",
-    "listed", "read_checkpoint", "read_matching", "read_sharded", "renamed", "require_pool",
-    "without",
+    "read_checkpoint", "read_matching", "read_sharded", "renamed", "require_pool", "without",
 ]  # fmt: skip
 
 State = dict[str, torch.Tensor]
+#: Where torch names what a pickle needs and may not have.
+_REFUSED = re.compile(r"(?:GLOBAL|unrecognized function|but got) (\S+)")
 
 
 def read_checkpoint(path: Path, card: EncoderCard, *, safe_globals: Iterable[Any] = ()) -> Any:
@@ -35,7 +36,7 @@ def read_checkpoint(path: Path, card: EncoderCard, *, safe_globals: Iterable[Any
     Raises
     ------
     WeightsError
-        The file is damaged, or a pickle holds other classes and the card does not say
+        The file is damaged, or a pickle needs code that is not allowed and the card does not say
         ``unsafe_pickle``.
     """
     if path.suffix == ".safetensors":
@@ -45,10 +46,15 @@ def read_checkpoint(path: Path, card: EncoderCard, *, safe_globals: Iterable[Any
         with torch.serialization.safe_globals(list(safe_globals)):
             return torch.load(path, map_location="cpu", weights_only=not card.unsafe_pickle)
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        refused = _REFUSED.search(str(error))
+        if refused is None:  # such as a page of a web server in place of the file
+            raise WeightsError(
+                f"{card.name}: {path}: damaged, or no checkpoint of torch "
+                f"({type(error).__name__}); delete it and fetch it again"
+            ) from error
         raise WeightsError(
-            f"{card.name}: {path}: cannot be read safely: {reason}; if you trust the file, "
-            "unsafe_pickle: true in the card lets it run code"
+            f"{card.name}: {path}: cannot be read safely: it needs {refused[1]}; if you "
+            "trust the file, unsafe_pickle: true in the card lets it run code"
         ) from error
 
 
@@ -173,9 +179,3 @@ def check_tensors(found: Mapping[str, Any], expected: Mapping[str, Any], owner: 
             faults.append(f"{name} has shape {shapes}")
     if faults:
         raise WeightsError(f"{owner}: the weights do not fit the architecture: {listed(faults)}")
-
-
-def listed(items: list[str], limit: int = 6) -> str:
-    """Join the first items of a list, and say how many more there are."""
-    more = f" and {len(items) - limit} more" if len(items) > limit else ""
-    return ", ".join(items[:limit]) + more

@@ -16,7 +16,7 @@ from torch import nn
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders import checkpoint
 from crsbench.encoders.sources import HubWeights
-from crsbench.errors import WeightsError
+from crsbench.errors import WeightsError, listed
 
 IGNORED = "ignored_tensors"
 
@@ -53,7 +53,7 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
     faults = [f"missing {name}" for name in sorted(report["missing_keys"])]
     faults += [f"surplus {name}" for name in sorted(surplus)]
     if faults:
-        raise WeightsError(f"{card.name}: {path}: {checkpoint.listed(faults)}")
+        raise WeightsError(f"{card.name}: {path}: {listed(faults)}")
     return {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}, source
 
 
