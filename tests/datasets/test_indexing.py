@@ -247,7 +247,7 @@ def test_damaged_images_are_an_error_that_lists_all_of_them_and_the_next_step(tm
     damage(tmp_path)
     message = (
         r"clinic: 4 of 6 images in .* cannot be used, 0 because there is no file, 4 because they "
-        r"are damaged \(a\.png: zero bytes; .*; …\)\. .*unusable\.csv lists all\. "
+        r"are damaged \(a\.png: zero bytes; .*; and 1 more\)\. .*unusable\.csv lists all\. "
         r"Get or repair them; or accept .*`exclusions:` in the definition of clinic"
     )
     with pytest.raises(DataError, match=message):
