@@ -197,6 +197,16 @@ def test_a_collapsed_matrix_and_constant_columns_are_flagged(features):
     assert flags(np.ones((1, 3), np.float32)) == []
 
 
+def test_a_collapsed_matrix_is_warned_of_when_it_is_written(tmp_path, features, caplog):
+    keys = pl.DataFrame({"sample": SAMPLES})
+    features[:, 1] = 5
+    write_features(keys, features, path=tmp_path / "constant.parquet", metadata={})
+    assert not caplog.records
+    path = tmp_path / "collapsed.parquet"
+    write_features(keys, np.ones((4, 3), np.float32), path=path, metadata={})
+    assert caplog.messages == [f"{path}: collapsed: all 4 rows are equal"]
+
+
 def test_the_content_digest_is_equal_for_bit_identical_features_only(tmp_path, features):
     keys = pl.DataFrame({"sample": SAMPLES})
     digests = []

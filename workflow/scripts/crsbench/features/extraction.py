@@ -8,7 +8,7 @@ features wait in shards, from which a killed job goes on.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,8 +135,8 @@ def extract_clean(
     """
     transform = build_transform(encoder.card.transform)
 
-    def prepare(path: str) -> list[torch.Tensor]:
-        return [transform(canonical_image(Path(root) / path, max_side_px=max_side_px))]
+    def prepare(path: str) -> Iterator[torch.Tensor]:
+        yield transform(canonical_image(Path(root) / path, max_side_px=max_side_px))
 
     return extract(
         encoder,
@@ -154,7 +154,7 @@ def extract(
     encoder: LoadedEncoder,
     keys: pl.DataFrame,
     images: Sequence[str],
-    prepare: Callable[[str], list[torch.Tensor]],
+    prepare: Callable[[str], Iterable[torch.Tensor]],
     *,
     shards: Path,
     compute: Compute,
@@ -193,7 +193,8 @@ def extract(
         )
 
         def run(batch: _Batch) -> _Output:
-            tensors = torch.stack([t for i in batch.images for t in prepare(images[i])])
+            prepared = (tensor for i in batch.images for tensor in prepare(images[i]))
+            tensors = stacked(prepared, n=len(batch.images) * store.n_conditions)
             lowest, highest = (float(bound) for bound in torch.aminmax(tensors))
             return _Output(forward(tensors), lowest, highest)
 
@@ -225,6 +226,22 @@ class _Output(NamedTuple):
     features: np.ndarray
     lowest: float
     highest: float
+
+
+def stacked(tensors: Iterable[torch.Tensor], *, n: int) -> torch.Tensor:
+    """Return n float32 tensors (C, h, w) as one batch (n, C, h, w), channels last in memory.
+
+    They are taken one by one, so that the memory of each serves the next; fresh pages would cost
+    more than the transform. NumPy allocates the batch, because it asks for huge pages.
+    """
+    batch = torch.empty(0)
+    for row, tensor in enumerate(tensors):
+        if row == 0:
+            channels, height, width = tensor.shape
+            shape = (n, height, width, channels)
+            batch = torch.from_numpy(np.empty(shape, np.float32)).permute(0, 3, 1, 2)
+        batch[row] = tensor
+    return batch
 
 
 def _batches(store: Shards, missing: Sequence[int], batch_size: int) -> list[_Batch]:

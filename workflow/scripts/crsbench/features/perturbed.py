@@ -4,7 +4,7 @@ Perturbed pixels are checked against the perturbation manifest before any encode
 from `crsbench.features.extraction`, so that a change of a perturbation leaves clean features be.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -65,45 +65,43 @@ def extract_perturbed(
         condition are not those of the manifest, or a feature is not finite.
     """
     samples = manifest["sample"].unique(maintain_order=True).to_list()
-    conditions = manifest.select("perturbation", "severity").unique(maintain_order=True).rows()
     expected = expected_pixels(manifest, severities=severities)
+    names = manifest["perturbation"].unique(maintain_order=True).to_list()
+    conditions = [(name, i + 1) for name in names for i in range(len(severities[name]))]
     paths = _paths(index, samples)
     transform = build_transform(encoder.card.transform)
 
-    def make(sample: str) -> list[Pixels]:
+    def make(sample: str) -> Iterator[Pixels]:
         image = canonical_image(Path(root) / paths[sample], max_side_px=max_side_px)
-        made = {}
         for perturbation, severity, _, pixels in perturbed_images(
             image,
             dataset=dataset,
             sample=sample,
-            perturbations=list(dict.fromkeys(name for name, _ in conditions)),
+            perturbations=names,
             severities=severities,
         ):
-            key = (sample, perturbation, severity)
             check_pixels(
                 pixels,
-                expected[key],
+                expected[sample, perturbation, severity],
                 dataset=dataset,
                 sample=sample,
                 perturbation=perturbation,
                 severity=severity,
             )
-            made[perturbation, severity] = pixels
-        return [made[condition] for condition in conditions]
+            yield pixels
 
-    def take(sample: str) -> list[Pixels]:
+    def take(sample: str) -> Iterable[Pixels]:
         if cache is None:
             return make(sample)
         digests = [expected[sample, *condition] for condition in conditions]
         images = cache.read(digests)
         if images is None:
-            images = make(sample)
+            images = list(make(sample))
             cache.write(digests, images)
         return images
 
-    def prepare(sample: str) -> list[torch.Tensor]:
-        return [transform(pixels) for pixels in take(sample)]
+    def prepare(sample: str) -> Iterator[torch.Tensor]:
+        return map(transform, take(sample))
 
     keys = _perturbed_keys(samples, conditions)
     return extract(

@@ -7,6 +7,7 @@ that is asked for is there once, and every number is finite.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ from crsbench.files import written_atomically
 
 #: Rows are grouped so that a group holds about this many numbers.
 VALUES_PER_ROW_GROUP = 2**22
+#: How the flag of a matrix begins whose rows are all equal.
+COLLAPSED = "collapsed"
+
+_LOG = logging.getLogger(__name__)
 
 
 #: Columns of the features after 25, 50 and 75 % of an encoder's blocks.
@@ -63,11 +68,14 @@ def write_features(
         A key is repeated or a feature is not finite.
     """
     _check_shape(features, keys.height)
+    suspect = "; ".join(flags(features))
+    if suspect.startswith(COLLAPSED):  # constant columns alone are common
+        _LOG.warning("%s: %s", path, suspect)
     described = {
         **metadata,
         "dim": str(features.shape[1]),
         "content_digest": content_digest(features),
-        "flags": "; ".join(flags(features)),
+        "flags": suspect,
     }
     _write(keys, {"features": features}, path=path, metadata=described)
 
@@ -263,7 +271,7 @@ def flags(features: Rows) -> list[str]:
     first = features[0:1]
     constant = np.all([(block == first).all(axis=0) for block in _blocks(features)], axis=0).sum()
     if constant == dim:
-        return [f"collapsed: all {n_rows} rows are equal"]
+        return [f"{COLLAPSED}: all {n_rows} rows are equal"]
     return [f"{constant} of {dim} columns are constant"] if constant else []
 
 
