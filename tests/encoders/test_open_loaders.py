@@ -9,6 +9,8 @@ import transformers
 from safetensors.torch import save_file
 
 from crsbench.encoders.cards import EncoderCard, load_cards
+from crsbench.encoders.fetching import missing_files
+from crsbench.encoders.loaders.transformers import FeatureOf
 from crsbench.encoders.weights import load_encoder, write_weights
 from crsbench.errors import WeightsError
 
@@ -89,8 +91,10 @@ def saved_vit(folder: Path, *, head: bool = False):
     return model
 
 
-def transformers_card(folder: Path, more: str = "") -> EncoderCard:
-    weights = f"weights: {{file: {{path: {folder}/model.safetensors}}}}"
+def transformers_card(
+    folder: Path, more: str = "", *, file: str = "model.safetensors"
+) -> EncoderCard:
+    weights = f"weights: {{file: {folder}/{file}}}"
     return card(f"loader: transformers, architecture: ViTModel, {weights}{more}", folder)
 
 
@@ -102,6 +106,40 @@ def test_a_folder_saved_by_transformers_is_an_encoder(pool, tmp_path):
         output = model(images(32))
     expected = output.pooler_output if pool == "pooled" else output.last_hidden_state[:, 0]
     torch.testing.assert_close(features(mine, tmp_path, images(32)), expected)
+
+
+def test_the_named_file_is_read_and_no_other_of_its_folder(tmp_path):
+    model = saved_vit(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+    saved_vit(tmp_path)
+    mine = transformers_card(tmp_path, file="other.safetensors")
+    with torch.inference_mode():
+        expected = model(images(32)).pooler_output
+    torch.testing.assert_close(features(mine, tmp_path, images(32)), expected)
+
+
+def test_a_folder_of_shards_is_an_encoder(tmp_path):
+    model = saved_vit(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    model.save_pretrained(tmp_path, max_shard_size="4KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    mine = transformers_card(tmp_path, file="model.safetensors.index.json")
+    with torch.inference_mode():
+        expected = model(images(32)).pooler_output
+    torch.testing.assert_close(features(mine, tmp_path, images(32)), expected)
+    first = min(tmp_path.glob("model-*.safetensors"))
+    first.unlink()
+    assert missing_files(mine) == [first.name]
+
+
+def test_an_output_that_a_model_does_not_have_is_refused(tmp_path):
+    settings = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1]}
+    without_tokens = transformers.ResNetModel(transformers.ResNetConfig(**settings))
+    with pytest.raises(WeightsError, match="ResNetModel has no tokens; use pool: pooled"):
+        FeatureOf(without_tokens, pool="cls")(images(32))
+    unpooled = transformers.ViTMAEModel(transformers.ViTMAEConfig(**TINY_VIT))
+    with pytest.raises(WeightsError, match="ViTMAEModel has no pooler; use pool: cls"):
+        FeatureOf(unpooled, pool="pooled")(images(32))
 
 
 def test_a_classifier_in_the_checkpoint_is_refused_unless_it_is_declared(tmp_path):

@@ -317,7 +317,7 @@ def _needed(card: EncoderCard) -> Iterator[tuple[str, Path | None]]:
     yield main, path
     for file in BESIDE.get(card.loader, ()):
         yield file, local_file(card, file)
-    wanted = SHARDED_TENSORS.get(card.loader)
+    wanted = SHARDED_TENSORS.get(card.loader, ".*" if main.endswith(".index.json") else None)
     if path is not None and wanted is not None:
         for shard in shards_of(card, path, wanted):
             yield shard, local_file(card, shard)

@@ -1,8 +1,8 @@
 """Any vision model class of transformers, from a repository or a folder with its ``config.json``.
 
 The architecture is the name of the class (``ViTModel``, ``CLIPVisionModel``). transformers itself
-reads the checkpoint, because it knows the names of older ones; what it reports as missing or
-unexpected is refused, save what the option ``ignored_tensors`` (a regular expression) names.
+renames the tensors, because it knows the names of older checkpoints; what it reports as missing
+or unexpected is refused, save what the option ``ignored_tensors`` (a regular expression) names.
 """
 
 import re
@@ -33,18 +33,28 @@ class FeatureOf(nn.Module):
         """Return the features (N, D) of a batch (N, 3, H, W)."""
         output = self.encoder(pixel_values)
         if self.pool == "cls":
-            return output.last_hidden_state[:, 0]
-        return output.pooler_output.flatten(1)
+            tokens = output.last_hidden_state
+            if tokens.ndim != 3:
+                raise WeightsError(f"{type(self.encoder).__name__} has no tokens; use pool: pooled")
+            return tokens[:, 0]
+        pooled = getattr(output, "pooler_output", None)
+        if pooled is None:
+            raise WeightsError(f"{type(self.encoder).__name__} has no pooler; use pool: cls")
+        return pooled.flatten(1)
 
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the model, and where they came from."""
     path, source = checkpoint.fetch(card)
+    if path.name.endswith(".index.json"):
+        state, source = checkpoint.read_sharded(card, ".*")
+    else:
+        state = checkpoint.read_checkpoint(path, card)
     model, report = _class(card).from_pretrained(
-        path.parent,
+        None,  # else it would read the file of its own choice in that folder
         config=_config(card),
+        state_dict=state,
         dtype=torch.float32,
-        local_files_only=True,
         output_loading_info=True,
         **_options(card),
     )
