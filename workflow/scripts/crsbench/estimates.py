@@ -1,8 +1,8 @@
 """What a run will still take: disk, memory, GPU hours, cores. Estimates, from stated assumptions.
 
 Counted is what the plan needs and the store does not have yet. Sizes are those of the numbers
-themselves, before compression. Times assume the rates below, which were not measured on the
-machine at hand; nothing but ``crsbench doctor`` reads them.
+themselves, before compression. Times assume the rates below, not measured on the machine at
+hand; nothing but ``crsbench doctor`` reads them.
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ from crsbench.plan import Plan
 #: [assumed] Sustained 10^9 operations a second of one data-centre GPU, by type of the forward pass:
 #: three quarters of an A100's 19.5 TFLOP/s in float32, a third of its 312 in 16 bits.
 GPU_GFLOPS = {"float32": 15_000.0, "bfloat16": 100_000.0, "float16": 100_000.0}
-#: [assumed] Milliseconds of one core for an image of 1,024 px: decode and transform; perturb,
-#: digest and transform.
-CLEAN_MS = 25.0
-PERTURBED_MS = 40.0
+#: Milliseconds of one core for an image of 1,024 px, as in benchmarks/extraction.md: decode and
+#: transform; perturb, digest and transform.
+CLEAN_MS = 20.0
+PERTURBED_MS = 25.0
 #: Where a card has no cost or dimension: what is usual in its class.
 TYPICAL_COST = {
     "small": Cost(gflops=1, parameters_m=5),
