@@ -74,7 +74,8 @@ _STRENGTHS = {
 }
 _TRUNCATE_SIGMA = 4.0
 _WEIGHT_BITS = 22
-_OUTPUTS_PER_BLOCK = 48  # rows of one dense block of a banded matrix: the fastest of 16…128
+# Rows of one dense block of a banded matrix: the fastest of 16…96, on sides up to 512 px and above.
+_OUTPUTS_PER_BLOCK = (32, 48)
 _VALUES_PER_CHUNK = 16_384  # noise buffers stay in the second-level cache: of 2,048…32,768
 
 
@@ -200,8 +201,16 @@ class _Picture:
 
     @cached_property
     def levels(self) -> Floats:
-        """The planes as float64, (1 or 3, H, W)."""
-        return np.ascontiguousarray(self.planes.transpose(2, 0, 1), dtype=np.float64)
+        """The planes as float64, (H, 1 or 3, W): a row of every plane, then the next row."""
+        return np.ascontiguousarray(self.planes.transpose(0, 2, 1), dtype=np.float64)
+
+    @cached_property
+    def image(self) -> Image.Image:
+        """The planes as Pillow's picture.
+
+        A grey RGB image has constant chroma, so its luma alone gives the same JPEG pixels sooner.
+        """
+        return Image.fromarray(self.planes if self.planes.shape[2] == 3 else self.planes[..., 0])
 
     @cached_property
     def mean(self) -> float:
@@ -226,13 +235,10 @@ def _perturbed(picture: _Picture, perturbation: str, strength: float, seed: int)
 
 
 def _compress_as_jpeg(picture: _Picture, quality: float) -> Pixels:
-    # A grey RGB image has constant chroma, so its luma alone gives the same pixels sooner.
-    planes = picture.planes
-    image = Image.fromarray(planes if planes.shape[2] == 3 else planes[..., 0])
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=int(quality), subsampling="4:2:0")
+    picture.image.save(buffer, "JPEG", quality=int(quality), subsampling="4:2:0")
     with Image.open(buffer, formats=["JPEG"]) as decoded:
-        return np.array(decoded).reshape(planes.shape)
+        return np.array(decoded).reshape(picture.planes.shape)
 
 
 def _lower_contrast(picture: _Picture, factor: float) -> Pixels:
@@ -310,16 +316,20 @@ class _Block(NamedTuple):
 
 
 def _multiply(rows: Sequence[_Block], levels: Floats, columns: Sequence[_Block]) -> Pixels:
-    """Return R X C' of every plane of `levels` (1 or 3, H, W), exact before the one rounding.
+    """Return R X C' of every plane of `levels` (H, 1 or 3, W), exact before the one rounding.
 
     One block of output rows at a time goes through both products, so that what lies between
     them stays in the cache. Convex weights cannot leave 0..255: nothing is clipped.
     """
-    product = np.empty((*levels.shape[1:], len(levels)), dtype=np.uint8)
-    for channel, plane in enumerate(levels):
-        for block in rows:
-            exact = _multiply_columns(block.weights @ plane[block.inputs], columns)
-            np.rint(exact, out=product[block.outputs, :, channel], casting="unsafe")
+    height, n_planes, width = levels.shape
+    product = np.empty((height, width, n_planes), dtype=np.uint8)
+    side_by_side = levels.reshape(height, n_planes * width)
+    for block in rows:
+        exact = _multiply_columns(
+            (block.weights @ side_by_side[block.inputs]).reshape(-1, width), columns
+        )
+        places = product[block.outputs].transpose(0, 2, 1)
+        np.rint(exact.reshape(places.shape), out=places, casting="unsafe")
     return product
 
 
@@ -359,8 +369,9 @@ def _whole_multiples(weights: Floats) -> Floats:
 
 def _dense_blocks(indices: Integers, weights: Floats) -> tuple[_Block, ...]:
     """Return the blocks of the matrix with `weights` (n, k) at the columns `indices` (n, k)."""
-    starts = range(0, len(indices), _OUTPUTS_PER_BLOCK)
-    slices = [slice(start, start + _OUTPUTS_PER_BLOCK) for start in starts]
+    n_outputs = _OUTPUTS_PER_BLOCK[len(indices) > 512]
+    starts = range(0, len(indices), n_outputs)
+    slices = [slice(start, start + n_outputs) for start in starts]
     return tuple(_dense_block(part, indices[part], weights[part]) for part in slices)
 
 
