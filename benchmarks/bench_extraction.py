@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from crsbench.encoders.cards import EncoderCard, input_px, load_cards
 from crsbench.encoders.transforms import build_transform
 from crsbench.encoders.weights import LoadedEncoder, load_encoder, write_weights
-from crsbench.features.extraction import Compute, Origin, stacked, write_extracted
+from crsbench.features.extraction import Compute, Origin, transformed, write_extracted
 from crsbench.features.perturbed import extract_perturbed
 from crsbench.features.shards import shards_beside
 from crsbench.images import canonical_image
@@ -66,12 +66,12 @@ def seconds(work: Callable[[], object]) -> float:
 
 def ours(path: Path) -> torch.Tensor:
     """Make the batch of an image's 15 tensors as extraction does, digests included."""
-    return stacked(ours_one_by_one(path), n=N_CONDITIONS)
-
-
-def ours_one_by_one(path: Path) -> Iterator[torch.Tensor]:
-    """Make the 15 tensors."""
     transform = build_transform(CARDS["vit_b16"].transform)
+    return transformed(ours_one_by_one(path), transform, n=N_CONDITIONS, side_px=224)
+
+
+def ours_one_by_one(path: Path) -> Iterator[Pixels]:
+    """Make the 15 pictures and their digests."""
     for _, _, _, pixels in perturbed_images(
         canonical_image(path, max_side_px=1024),
         dataset="bench",
@@ -80,7 +80,7 @@ def ours_one_by_one(path: Path) -> Iterator[torch.Tensor]:
         severities=SEVERITIES,
     ):
         pixels_sha256(pixels)
-        yield transform(pixels)
+        yield pixels
 
 
 def plain(path: Path, seeds: dict[tuple[str, int], int]) -> torch.Tensor:

@@ -152,7 +152,10 @@ def test_every_image_becomes_the_declared_square(name, size):
     tensor = tensor_of(name, picture(*size))
     assert tensor.shape == (3, side, side)
     assert tensor.dtype == torch.float32
-    assert tensor.is_contiguous()
+    assert tensor.permute(1, 2, 0).is_contiguous()
+    place = np.empty((side, side, 3), np.float32)
+    build_transform(CARDS[name].transform)(picture(*size), out=place)
+    np.testing.assert_array_equal(place.transpose(2, 0, 1), tensor.numpy())
     assert torch.isfinite(tensor).all()
 
 

@@ -4,7 +4,8 @@ Image steps use Pillow on 8-bit pixels, as the releases do; the float steps are 
 arithmetic in the written order. Nothing is random and nothing depends on other images.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,12 @@ from crsbench.encoders.steps import (
     TensorResize,
 )
 
-Transform = Callable[[np.ndarray], torch.Tensor]
+
+class Transform(Protocol):
+    """From pixels (H, W, 3) uint8 to a float32 tensor (C, h, w), its channels last in memory."""
+
+    def __call__(self, pixels: np.ndarray, out: np.ndarray | None = None) -> torch.Tensor:
+        """Return the tensor; it lies in `out`, float32 (h, w, C), if that is given."""
 
 
 def build_transform(steps: Sequence[Step]) -> Transform:
@@ -36,13 +42,17 @@ def build_transform(steps: Sequence[Step]) -> Transform:
 
     Returns
     -------
-    callable
-        From pixels (H, W, 3) uint8 to a contiguous float32 tensor (C, h, w).
+    Transform
+        From pixels to the tensor that the encoder takes.
     """
     scale = [step.step for step in steps].index("scale")
 
-    def transform(pixels: np.ndarray) -> torch.Tensor:
-        return _to_tensor(apply_image_steps(pixels, steps), steps[scale:])
+    def transform(pixels: np.ndarray, out: np.ndarray | None = None) -> torch.Tensor:
+        _check_pixels(pixels)
+        if not all(_changes_nothing(step, pixels.shape) for step in steps[:scale]):
+            pixels = np.asarray(apply_image_steps(pixels, steps))
+        values = _float_values(pixels, steps[scale:], out)
+        return torch.from_numpy(values).permute(2, 0, 1)
 
     return transform
 
@@ -57,14 +67,28 @@ def apply_image_steps(pixels: np.ndarray, steps: Sequence[Step]) -> Image.Image:
     steps
         A card's transform.
     """
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise ValueError(f"expected (H, W, 3) uint8 pixels, got {pixels.shape} {pixels.dtype}")
+    _check_pixels(pixels)
     image = Image.fromarray(pixels)
     for step in steps:
         if isinstance(step, Scale):
             break
         image = _apply_to_image(step, image)
     return image
+
+
+def _check_pixels(pixels: np.ndarray) -> None:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise ValueError(f"expected (H, W, 3) uint8 pixels, got {pixels.shape} {pixels.dtype}")
+
+
+def _changes_nothing(step: Step, shape: tuple[int, ...]) -> bool:
+    """Return whether Pillow would only copy an RGB picture of the shape (H, W, 3)."""
+    size = shape[1], shape[0]
+    if isinstance(step, Convert):
+        return step.mode == "RGB"
+    if isinstance(step, Resize):
+        return _resized(size, step) == size
+    return isinstance(step, Crop) and size == (step.size_px, step.size_px)
 
 
 def _apply_to_image(step: Step, image: Image.Image) -> Image.Image:
@@ -130,35 +154,51 @@ def _offset(surplus: int, step: Crop) -> int:
     return surplus // 2 if step.offset == "floor" else round(surplus / 2)
 
 
-def _to_tensor(image: Image.Image, steps: Sequence[Step]) -> torch.Tensor:
-    pixels = np.asarray(image)
-    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    values = np.ascontiguousarray(pixels, dtype=np.float32)
+def _float_values(pixels: np.ndarray, steps: Sequence[Step], out: np.ndarray | None) -> np.ndarray:
+    """Return what the float steps make of 8-bit pixels (h, w) or (h, w, C), in `out` if given.
+
+    The channels stay last in memory, as they lie in pixels and batches: transposing takes longer
+    than the arithmetic. So does copying, hence `out` is where the steps work if its shape allows.
+    """
+    pixels = pixels.reshape(*pixels.shape[:2], -1)
+    fits = out is not None and out.shape == pixels.shape
+    values = out if out is not None and fits else np.empty(pixels.shape, np.float32)
+    values[...] = pixels
     for step in steps:
         values = _apply_to_values(step, values)
-    return torch.from_numpy(values)
+    if out is None or fits:
+        return values
+    out[...] = values
+    return out
 
 
 def _apply_to_values(step: Step, values: np.ndarray) -> np.ndarray:
-    """Apply a step to contiguous float32 values (C, h, w), in place where that is possible."""
+    """Apply a step to contiguous float32 values (h, w, C), in place where that is possible."""
     if isinstance(step, Scale):
         if step.to == "unit":
             values /= np.float32(255)
         return values
     if isinstance(step, Repeat):
-        return np.repeat(values, step.channels, axis=0)
+        return np.repeat(values, step.channels, axis=2)
     if isinstance(step, Normalise):
-        mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (step.mean, step.std))
-        values -= mean
-        values /= std
-        return values
+        return _normalised(values, step)
     if isinstance(step, TensorResize):
         return _tensor_resized(values, step)
     raise TypeError(f"{step.step} is no tensor step")
 
 
+def _normalised(values: np.ndarray, step: Normalise) -> np.ndarray:
+    """Subtract the mean and divide by the deviation, in place."""
+    height, width, channels = values.shape
+    rows = values.reshape(height, width * channels)  # NumPy is slow along an axis of three
+    mean, std = (np.broadcast_to(np.array(v, np.float32), channels) for v in (step.mean, step.std))
+    rows -= np.tile(mean, width)
+    rows /= np.tile(std, width)
+    return values
+
+
 def _tensor_resized(values: np.ndarray, step: TensorResize) -> np.ndarray:
-    batch = torch.from_numpy(np.ascontiguousarray(values))[None]
+    batch = torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))[None]
     resized = torch.nn.functional.interpolate(
         batch,
         size=(step.size_px, step.size_px),
@@ -166,4 +206,4 @@ def _tensor_resized(values: np.ndarray, step: TensorResize) -> np.ndarray:
         align_corners=False,
         antialias=step.antialias,
     )
-    return resized[0].numpy()
+    return np.ascontiguousarray(resized[0].numpy().transpose(1, 2, 0))

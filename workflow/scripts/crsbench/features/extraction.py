@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -19,8 +20,8 @@ import polars as pl
 import torch
 
 from crsbench.digests import digest
-from crsbench.encoders.cards import EncoderCard, card_digest, transform_digest
-from crsbench.encoders.transforms import build_transform
+from crsbench.encoders.cards import EncoderCard, card_digest, input_px, transform_digest
+from crsbench.encoders.transforms import Transform, build_transform
 from crsbench.encoders.weights import LoadedEncoder
 from crsbench.errors import ConfigError, DataError
 from crsbench.features.forward import Forward, one_thread_per_pass
@@ -133,10 +134,9 @@ def extract_clean(
     DataError
         An image cannot be decoded, or a feature is not finite.
     """
-    transform = build_transform(encoder.card.transform)
 
-    def prepare(path: str) -> Iterator[torch.Tensor]:
-        yield transform(canonical_image(Path(root) / path, max_side_px=max_side_px))
+    def prepare(path: str) -> Iterator[np.ndarray]:
+        yield canonical_image(Path(root) / path, max_side_px=max_side_px)
 
     return extract(
         encoder,
@@ -154,7 +154,7 @@ def extract(
     encoder: LoadedEncoder,
     keys: pl.DataFrame,
     images: Sequence[str],
-    prepare: Callable[[str], Iterable[torch.Tensor]],
+    prepare: Callable[[str], Iterable[np.ndarray]],
     *,
     shards: Path,
     compute: Compute,
@@ -172,7 +172,7 @@ def extract(
     images
         What finds each image (its path or sample).
     prepare
-        Makes the tensors of an image, one for each condition.
+        Makes the pixels (H, W, 3) of an image, one array for each condition.
     shards
         Folder for finished features.
     """
@@ -184,6 +184,7 @@ def extract(
     missing = store.missing()
     progress(len(images) - sum(len(store.spans[number]) for number in missing))
     batches = _batches(store, missing, compute.batch_size)
+    transform = build_transform(card.transform)
     with one_thread_per_pass():
         forward = Forward(
             encoder,
@@ -193,8 +194,9 @@ def extract(
         )
 
         def run(batch: _Batch) -> _Output:
-            prepared = (tensor for i in batch.images for tensor in prepare(images[i]))
-            tensors = stacked(prepared, n=len(batch.images) * store.n_conditions)
+            pictures = chain.from_iterable(prepare(images[i]) for i in batch.images)
+            n = len(batch.images) * store.n_conditions
+            tensors = transformed(pictures, transform, n=n, side_px=input_px(card))
             lowest, highest = (float(bound) for bound in torch.aminmax(tensors))
             return _Output(forward(tensors), lowest, highest)
 
@@ -228,20 +230,18 @@ class _Output(NamedTuple):
     highest: float
 
 
-def stacked(tensors: Iterable[torch.Tensor], *, n: int) -> torch.Tensor:
-    """Return n float32 tensors (C, h, w) as one batch (n, C, h, w), channels last in memory.
+def transformed(
+    pictures: Iterable[np.ndarray], transform: Transform, *, n: int, side_px: int
+) -> torch.Tensor:
+    """Return n pictures (H, W, 3) as one batch (n, 3, h, w), float32, channels last in memory.
 
-    They are taken one by one, so that the memory of each serves the next; fresh pages would cost
-    more than the transform. NumPy allocates the batch, because it asks for huge pages.
+    They are taken one by one, and each is transformed in its place: a copy would cost more than
+    the transform. NumPy allocates the batch, because it asks for huge pages.
     """
-    batch = torch.empty(0)
-    for row, tensor in enumerate(tensors):
-        if row == 0:
-            channels, height, width = tensor.shape
-            shape = (n, height, width, channels)
-            batch = torch.from_numpy(np.empty(shape, np.float32)).permute(0, 3, 1, 2)
-        batch[row] = tensor
-    return batch
+    batch = np.empty((n, side_px, side_px, 3), np.float32)
+    for pixels, place in zip(pictures, batch, strict=True):
+        transform(pixels, out=place)
+    return torch.from_numpy(batch).permute(0, 3, 1, 2)
 
 
 def _batches(store: Shards, missing: Sequence[int], batch_size: int) -> list[_Batch]:

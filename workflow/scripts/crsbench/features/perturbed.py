@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
-import torch
 
-from crsbench.encoders.transforms import build_transform
 from crsbench.encoders.weights import LoadedEncoder
 from crsbench.errors import DataError
 from crsbench.features.extraction import Compute, Features, Progress, extract, no_progress
@@ -69,7 +67,6 @@ def extract_perturbed(
     names = manifest["perturbation"].unique(maintain_order=True).to_list()
     conditions = [(name, i + 1) for name in names for i in range(len(severities[name]))]
     paths = _paths(index, samples)
-    transform = build_transform(encoder.card.transform)
 
     def make(sample: str) -> Iterator[Pixels]:
         image = canonical_image(Path(root) / paths[sample], max_side_px=max_side_px)
@@ -90,7 +87,7 @@ def extract_perturbed(
             )
             yield pixels
 
-    def take(sample: str) -> Iterable[Pixels]:
+    def prepare(sample: str) -> Iterable[Pixels]:
         if cache is None:
             return make(sample)
         digests = [expected[sample, *condition] for condition in conditions]
@@ -99,9 +96,6 @@ def extract_perturbed(
             images = list(make(sample))
             cache.write(digests, images)
         return images
-
-    def prepare(sample: str) -> Iterator[torch.Tensor]:
-        return map(transform, take(sample))
 
     keys = _perturbed_keys(samples, conditions)
     return extract(
