@@ -250,7 +250,7 @@ def _lower_contrast(picture: _Picture, factor: float) -> Pixels:
 
 def _add_rician_noise(picture: _Picture, sigma: float, seed: int) -> Pixels:
     planes = picture.planes
-    noise, power = _noise_tables(sigma)
+    normals, deviation = _normals(), 255 * sigma
     words = np.random.PCG64(seed)
     values, noisy = planes.reshape(-1), np.empty(planes.size, dtype=np.uint8)
     amplitude, imaginary = np.empty(_VALUES_PER_CHUNK), np.empty(_VALUES_PER_CHUNK)
@@ -259,8 +259,11 @@ def _add_rician_noise(picture: _Picture, sigma: float, seed: int) -> Pixels:
         pairs = _sixteen_bit_pairs(words, chunk.size)
         level, other = amplitude[: chunk.size], imaginary[: chunk.size]
         # The indices cannot be out of range: "clip" only spares `take` a buffered copy.
-        np.take(noise, pairs[:, 0], out=level, mode="clip")
-        np.take(power, pairs[:, 1], out=other, mode="clip")
+        np.take(normals, pairs[:, 0], out=level, mode="clip")
+        np.take(normals, pairs[:, 1], out=other, mode="clip")
+        level *= deviation
+        other *= deviation
+        other *= other
         level += chunk
         level *= level
         level += other
@@ -276,12 +279,11 @@ def _sixteen_bit_pairs(words: np.random.PCG64, n_pairs: int) -> npt.NDArray[np.u
     return raw.view("<u2").reshape(-1, 2)[:n_pairs]
 
 
-@lru_cache(maxsize=3)
-def _noise_tables(sigma: float) -> tuple[Floats, Floats]:
-    """Return the noise in grey levels of each 16-bit number, and its square."""
+@lru_cache(maxsize=1)  # one table for every sigma: it stays in the second-level cache
+def _normals() -> Floats:
+    """Return the standard normal of each 16-bit number."""
     quantiles = ndtri((np.arange(65_536) + 0.5) / 65_536)
-    noise = np.rint(quantiles * 2**20) / 2**20 * (255 * sigma)
-    return noise, noise * noise
+    return np.rint(quantiles * 2**20) / 2**20
 
 
 def _blur(picture: _Picture, sigma_px: float) -> Pixels:
