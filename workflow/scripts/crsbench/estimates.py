@@ -19,7 +19,7 @@ from crsbench.plan import Plan
 #: [assumed] Sustained 10^9 operations a second of one data-centre GPU, by type of the forward pass:
 #: three quarters of an A100's 19.5 TFLOP/s in float32, a third of its 312 in 16 bits.
 GPU_GFLOPS = {"float32": 15_000.0, "bfloat16": 100_000.0, "float16": 100_000.0}
-#: [assumed] Images a second that a GPU takes at most: starting kernels and copying bound small nets.
+#: [assumed] Images a second that a GPU takes at most: launching and copying bound small nets.
 MOST_IMAGES_PER_S = 2000.0
 #: Milliseconds of one core for an image of 1,024 px, as in benchmarks/extraction.md: decode and
 #: transform; perturb, digest and transform.
