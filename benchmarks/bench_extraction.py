@@ -202,7 +202,8 @@ CPU times; {processor}, {library_versions()}, torch {torch_version}.
 |---|---|---|---|---|---|
 {images}
 
-The plain script makes no digests. Equal tensors are checked.
+*Plain* is a script that decodes once and works on whole float64 arrays, without digests. Both give
+the same tensors, which is checked.
 
 ## Perturbed extraction against the bare forward pass, batches of {N_IMAGES * N_CONDITIONS}
 

@@ -10,7 +10,8 @@ from crsbench.candidates import score_candidates
 from crsbench.crs import AXES
 from crsbench.crs_table import crs_table, member_axes
 from crsbench.errors import CrsBenchError
-from crsbench.reference import Member, cohort_reference, load_reference
+from crsbench.reference import Member, cohort_reference
+from crsbench.reference_files import load_reference
 
 HEADER = "encoder,dataset," + ",".join(AXES)
 NORMALISED_HEADER = "encoder," + ",".join(AXES)

@@ -10,7 +10,7 @@ import pytest
 from crsbench.axes import AXES_TABLE
 from crsbench.cli import main
 from crsbench.crs import AXES
-from crsbench.reference import load_reference
+from crsbench.reference_files import load_reference
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = "resources/references/crs-bench-2608.22059.json"

@@ -16,13 +16,8 @@ from crsbench.crs_table import (
 )
 from crsbench.errors import CrsBenchError
 from crsbench.files import write_csv
-from crsbench.reference import (
-    AGGREGATE,
-    Member,
-    cohort_reference,
-    freeze_reference,
-    load_reference,
-)
+from crsbench.reference import AGGREGATE, Member, cohort_reference
+from crsbench.reference_files import freeze_reference, load_reference
 
 DATASETS = ("skin", "eye", "chest")
 ENCODERS = tuple(Member(name, name.upper(), "group") for name in "abcdef")

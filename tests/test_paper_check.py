@@ -21,7 +21,7 @@ from crsbench.paper_check import (
     read_published,
     render_paper_check,
 )
-from crsbench.reference import load_reference
+from crsbench.reference_files import load_reference
 
 
 @pytest.fixture(scope="module")

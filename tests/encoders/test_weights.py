@@ -161,6 +161,32 @@ def test_a_checkpoint_of_another_size_is_refused(tiny_checkpoint, tmp_path):
         write_weights(card, tmp_path / "weights.safetensors")
 
 
+def test_a_checkpoint_that_a_training_script_wrapped_is_the_same(tiny_checkpoint, tmp_path):
+    state = load_file(tiny_checkpoint)
+    wrapped = tmp_path / "wrapped.pth"
+    torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in state.items()}}, wrapped)
+    write_weights(checkpoint_card(wrapped), tmp_path / "weights.safetensors")
+    stored = load_file(tmp_path / "weights.safetensors")
+    assert all(torch.equal(stored[key], state[key]) for key in stored)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"state_dict": {}, "folder": Path("x")}, "cannot be read safely: it needs pathlib"),
+        ([1], r"own\.pth: a list, no dictionary of tensors"),
+        (None, r"own\.pth: damaged, or no checkpoint of torch"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_one_line(content, message, tmp_path):
+    path = tmp_path / "own.pth"
+    torch.save(content or torch.ones(300), path)
+    if content is None:
+        path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(WeightsError, match=message):
+        write_weights(checkpoint_card(path), tmp_path / "w.safetensors")
+
+
 def test_a_wrong_digest_is_refused(tiny_checkpoint, tmp_path):
     weights = {"kind": "file", "path": str(tiny_checkpoint), "sha256": "0" * 64}
     with pytest.raises(WeightsError, match=r"SHA-256 is [0-9a-f]{64}, expected 0{64}"):

@@ -8,7 +8,8 @@ from crsbench.crs_table import crs_notes, crs_table, near_ties
 from crsbench.files import read_parquet, write_csv, write_text
 from crsbench.jobs import job
 from crsbench.notes import feature_lines, notes_text, sample_lines
-from crsbench.reference import Member, cohort_reference, load_reference
+from crsbench.reference import Member, cohort_reference
+from crsbench.reference_files import load_reference
 
 with job(snakemake):
     inputs = snakemake.input

@@ -20,7 +20,8 @@ from crsbench.encoders.cards import load_cards
 from crsbench.errors import ConfigError, CrsBenchError, DataError
 from crsbench.plan import Plan, make_plan
 from crsbench.prefetch import prefetch_weights
-from crsbench.reference import Member, cohort_reference, freeze_reference, load_reference
+from crsbench.reference import Member, cohort_reference
+from crsbench.reference_files import freeze_reference, load_reference
 from crsbench.summary import candidate_lines, plan_lines, table_lines
 
 BASE_CONFIG = "config/config.yaml"

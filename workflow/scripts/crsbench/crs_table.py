@@ -1,9 +1,9 @@
 """The CRS table: the encoders of a run scored against a reference, scope by scope.
 
-Law: the reference comes first (`reference.cohort_reference` or `reference.load_reference`) and
-is never touched. A scope without a score keeps its rows, with empty scores and a note. An encoder
-with fewer datasets than the run is scored against the reference restricted to them, which its
-row names, and has no rank among rows of the whole reference. Nothing is rounded.
+Law: the reference comes first (`reference.cohort_reference` or `reference_files.load_reference`)
+and is never touched. A scope without a score keeps its rows, with empty scores and a note. An
+encoder with fewer datasets than the run is scored against the reference restricted to them, which
+its row names, and has no rank among rows of the whole reference. Nothing is rounded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

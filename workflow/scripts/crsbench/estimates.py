@@ -19,6 +19,8 @@ from crsbench.plan import Plan
 #: [assumed] Sustained 10^9 operations a second of one data-centre GPU, by type of the forward pass:
 #: three quarters of an A100's 19.5 TFLOP/s in float32, a third of its 312 in 16 bits.
 GPU_GFLOPS = {"float32": 15_000.0, "bfloat16": 100_000.0, "float16": 100_000.0}
+#: [assumed] Images a second that a GPU takes at most: launching and copying bound small nets.
+MOST_IMAGES_PER_S = 2000.0
 #: Milliseconds of one core for an image of 1,024 px, as in benchmarks/extraction.md: decode and
 #: transform; perturb, digest and transform.
 CLEAN_MS = 20.0
@@ -121,7 +123,7 @@ def _work(plan: Plan, card: EncoderCard, n_images: dict[str, int]) -> Work:
     cost = card.cost or TYPICAL_COST[card.size_class]
     row = BYTES * (card.feature.dim or TYPICAL_DIM[card.size_class])
     weights = BYTES * cost.parameters_m * 1e6
-    rate = GPU_GFLOPS[card.dtype] / cost.gflops
+    rate = min(GPU_GFLOPS[card.dtype] / cost.gflops, MOST_IMAGES_PER_S)
     core_s = (n_clean * CLEAN_MS + n_perturbed * PERTURBED_MS) / 1000
     depths = N_DEPTHS if plan.settings.depth_features and card.depth_indices else 0
     done = (store / "weights" / f"{card.name}.safetensors").is_file()

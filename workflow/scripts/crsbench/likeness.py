@@ -3,7 +3,7 @@
 The hash says of the 16 x 16 lowest frequencies of the grey picture, 64 x 64 px, which are above
 their median: 256 bits (`imagehash.phash`). Re-encoding and shrinking flip a few of them. Two
 unlike radiographs differ in far more, but not in many more than a hash of 64 bits can tell: hence
-256 (protocol, section 2, has the figures).
+256 (protocol, section 11, has the figures).
 """
 
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ from crsbench.datasets.locks import lock_of, name_below
 from crsbench.encoders.cards import EncoderCard, load_cards
 from crsbench.errors import ConfigError
 from crsbench.records import Cell, RunKey, conditions, enumerate_run_keys
-from crsbench.reference import load_reference
+from crsbench.reference_files import load_reference
 
 #: Settings that all records carry beside those of their probe: what can change a number in them.
 _PROTOCOL = (

@@ -1,9 +1,10 @@
 """References: the panel, the anchors and the weights that a score is relative to.
 
 Law: a reference never changes. Its digest covers all of its content, a file of it is never
-overwritten, and a part of it has its own name and digest. A candidate's axes enter nothing but
-the candidate's own score, so that scores which stand are the same to the last bit. The cohort of
-a run is a reference like any other, except that nobody froze it.
+overwritten (`crsbench.reference_files`), and a part of it has its own name and digest. A
+candidate's axes enter nothing but the candidate's own score, so that scores which stand are the
+same to the last bit. The cohort of a run is a reference like any other, except that nobody froze
+it.
 
 A reference has scopes: ``aggregate``, on the mean over each member's observed datasets, and one
 per dataset, with its own panel and anchors. A cell with an undefined axis is not observed.
@@ -14,7 +15,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,22 +29,17 @@ from crsbench.crs import (
     Weights,
     aggregate,
     anchors,
-    check_members,
     replicate_anchors,
     why_undefined,
 )
 from crsbench.digests import digest
 from crsbench.errors import CrsBenchError
-from crsbench.files import write_json
 
 AGGREGATE = "aggregate"
 RAW, NORMALISED = "raw", "normalised"
-_FORMAT = 1
+#: Of `content_of`, and so of a reference's file.
+FORMAT = 1
 _COLUMNS = ("encoder", "dataset", *AXES)
-_KEYS = (
-    *("format", "name", "units", "run", "restricted_from"),
-    *("panel", "datasets", "axes", "anchors", "weights", "digest"),
-)
 
 
 class Member(NamedTuple):
@@ -140,7 +135,7 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What a score is relative to. Build one with `cohort_reference` or `load_reference`.
+    """What a score is relative to: a `cohort_reference`, or one that was read from a file.
 
     Parameters
     ----------
@@ -179,7 +174,7 @@ class Reference:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the whole content."""
-        return digest(json.dumps(_content(self), sort_keys=True, allow_nan=False))
+        return digest(json.dumps(content_of(self), sort_keys=True, allow_nan=False))
 
     @cached_property
     def scopes(self) -> Mapping[str, Scope]:
@@ -290,78 +285,11 @@ def check_encoders(cells: Cells, encoders: Sequence[Member]) -> None:
         )
 
 
-def freeze_reference(reference: Reference, path: str | Path) -> None:
-    """Write a reference to a new file.
-
-    Raises
-    ------
-    CrsBenchError
-        When the file exists, or when a scope cannot be scored.
-    """
-    path = Path(path)
-    if path.exists():
-        raise CrsBenchError(f"{path} exists; a reference is never overwritten: choose another name")
-    for scope in reference.scopes.values():
-        if scope.undefined:
-            raise CrsBenchError(f"reference {reference.name}, {scope.name}: {scope.undefined}")
-        check_members(scope.axes, scope.members)
-    write_json(_content(reference) | {"digest": reference.digest}, path)
-
-
-def load_reference(path: str | Path, *, weights: Weights | None = None) -> Reference:
-    """Read a reference and check its digest.
-
-    Parameters
-    ----------
-    path
-        The file.
-    weights
-        The weights that the run is configured with; None to take the reference's.
-
-    Raises
-    ------
-    CrsBenchError
-        When the file is missing, no reference, of another format, or altered since it was
-        frozen; when its weights are not those of the run.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise CrsBenchError(f"{path}: no such reference; `crsbench reference freeze` writes one")
-    content = _parse(path)
-    try:
-        reference = _from_content(content)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CrsBenchError(f"{path}: not a reference: {error!r}") from error
-    if reference.digest != content["digest"]:
-        raise CrsBenchError(
-            f"{path}: digest {reference.digest} does not match the {content['digest']} written in "
-            "it; the file was altered: restore it, or freeze a new reference"
-        )
-    if weights is not None and weights != reference.weights:
-        raise CrsBenchError(
-            f"{path}: frozen with {reference.weights}, the run is configured with {weights}; "
-            "set score.components and score.axes to the reference's, or freeze another"
-        )
-    return reference
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CrsBenchError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict) or set(content) != set(_KEYS):
-        raise CrsBenchError(f"{path}: not a reference; its keys must be {', '.join(_KEYS)}")
-    if content["format"] != _FORMAT:
-        raise CrsBenchError(f"{path}: format {content['format']}; this version reads {_FORMAT}")
-    return content
-
-
-def _content(reference: Reference) -> dict[str, Any]:
+def content_of(reference: Reference) -> dict[str, Any]:
     """Return all of a reference that its digest covers, as JSON values."""
     cells = reference.cells
     return {
-        "format": _FORMAT,
+        "format": FORMAT,
         "name": reference.name,
         "units": reference.units,
         "run": reference.run,
@@ -388,27 +316,6 @@ def _content(reference: Reference) -> dict[str, Any]:
 def _by_axis(values: Floats) -> dict[str, float | None]:
     numbers = [None if math.isnan(value) else value for value in values.tolist()]
     return dict(zip(AXES, numbers, strict=True))
-
-
-def _from_content(content: Mapping[str, Any]) -> Reference:
-    panel = tuple(Member(**member) for member in content["panel"])
-    cells = tabulate_cells(pl.DataFrame(content["axes"]))
-    scopes = (AGGREGATE, *(name for name in content["datasets"] if name != AGGREGATE))
-    return Reference(
-        name=content["name"],
-        units=content["units"],
-        run=content["run"],
-        restricted_from=content["restricted_from"],
-        panel=panel,
-        cells=cells.select([member.encoder for member in panel], content["datasets"]),
-        anchors={scope: _anchors_from(content["anchors"][scope]) for scope in scopes},
-        weights=Weights.named(content["weights"]),
-    )
-
-
-def _anchors_from(content: Mapping[str, Mapping[str, float]]) -> Anchors:
-    lower, upper = ([content[end][name] for name in AXES] for end in ("lower", "upper"))
-    return Anchors(np.array(lower, np.float64), np.array(upper, np.float64))
 
 
 ANCHOR_MOVES = pl.Schema(

@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from crsbench.errors import DataError
+from crsbench.errors import DataError, listed
 from crsbench.files import written_atomically
 
 #: Rows are grouped so that a group holds about this many numbers.
@@ -156,7 +156,7 @@ def _blocks(features: Rows) -> Iterator[np.ndarray]:
 def _check_unique(keys: pl.DataFrame, path: str | Path) -> None:
     repeated = keys.filter(keys.is_duplicated())
     if not repeated.is_empty():
-        raise DataError(f"{path}: {_listed(repeated['sample'].unique().to_list())} repeated")
+        raise DataError(f"{path}: {listed(repeated['sample'].unique().to_list())} repeated")
 
 
 def read_features(
@@ -200,7 +200,7 @@ def read_features(
         _refuse_repeated(names, f"{where}, samples asked for")
         absent = sorted(set(names) - set(stored), key=names.index)
         if absent:
-            raise DataError(f"{where}: no features of {_listed(absent)}; extract them again")
+            raise DataError(f"{where}: no features of {listed(absent)}; extract them again")
         features = _fill(table, groups, names)
     check_finite(features, names, where=where)
     return names, features
@@ -248,7 +248,7 @@ def _refuse_repeated(samples: Sequence[str], where: str) -> None:
     if len(set(samples)) < len(samples):
         seen: set[str] = set()
         repeated = [name for name in samples if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
-        raise DataError(f"{where}: {_listed(repeated)} repeated")
+        raise DataError(f"{where}: {listed(repeated)} repeated")
 
 
 def check_finite(features: np.ndarray, samples: Sequence[str], *, where: str) -> None:
@@ -256,7 +256,7 @@ def check_finite(features: np.ndarray, samples: Sequence[str], *, where: str) ->
     finite = [np.isfinite(block).all(axis=1) for block in _blocks(features)]
     bad = np.flatnonzero(~np.concatenate(finite)) if finite else np.empty(0, np.int64)
     if bad.size:
-        names = _listed([samples[int(row)] for row in bad])
+        names = listed([samples[int(row)] for row in bad])
         raise DataError(
             f"{where}: features of {names} are not finite; a float16 pass overflows (set dtype: "
             "float32 in the encoder's card), or the weights are damaged"
@@ -281,11 +281,6 @@ def content_digest(features: Rows) -> str:
     for block in _blocks(features):
         sha.update(np.ascontiguousarray(block).data)
     return sha.hexdigest()
-
-
-def _listed(names: Sequence[str], limit: int = 5) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
 
 
 def _column_sums(features: np.ndarray, *, about: np.ndarray | None = None) -> np.ndarray:

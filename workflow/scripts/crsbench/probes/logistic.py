@@ -13,7 +13,7 @@ its own unmasked rows only: :math:`N` and :math:`\lambda` differ by label.
 **Solution.** L-BFGS (`crsbench.probes.lbfgs`) with a preconditioner that is shared by all classes
 or labels (`crsbench.probes.objectives`). Most of the way is gone with products in float32, in the
 space of the rows where they are fewer than the columns; then float64 takes over, and decides. Up
-to 128 rows, and no more than columns, it is Newton's method in the rows, in float64
+to 80 rows, and no more than columns, it is Newton's method in the rows, in float64
 (`crsbench.probes.newton`).
 
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
@@ -44,7 +44,7 @@ _LARGEST = 1e15
 #: Float32 takes a fit to this share of the tolerance, but never below the smallest norm.
 _SINGLE_SHARE, _SINGLE_LEAST = 0.7, 3e-7
 #: Newton's cost grows with the cube of the rows: with more of them L-BFGS is faster.
-_NEWTON_ROWS = 128
+_NEWTON_ROWS = 80
 #: Rows that are scored at a time.
 _SCORED_ROWS = 4096
 _SEPARABLE = "separable: no training row is on the wrong side; only the penalty bounds the weights"

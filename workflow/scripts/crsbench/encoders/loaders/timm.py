@@ -1,5 +1,6 @@
 """Encoders of the timm library: from the hub at a pinned revision, a local file, or untrained."""
 
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -12,6 +13,9 @@ from crsbench.errors import WeightsError
 
 features_at_depths = vision_transformer.features_at_depths
 
+#: Where training scripts put the tensors; averaged ones are preferred, as timm itself does.
+WRAPPINGS = ("state_dict_ema", "model_ema", "state_dict", "model")
+
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
     """Return the tensors of the encoder without its head, and where they came from.
@@ -22,9 +26,20 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
     if isinstance(card.weights, RandomWeights):
         return untrained.load_source(build(card), card.weights)
     path, source = checkpoint.fetch(card)
-    model = _create(card, pretrained_cfg_overlay={"file": str(path), "custom_load": False})
+    model = _create(card, pretrained_cfg_overlay={"state_dict": _tensors(path, card)})
     model.reset_classifier(0)  # drops the projection of a CLIP tower, too
     return dict(model.state_dict()), source
+
+
+def _tensors(path: Path, card: EncoderCard) -> checkpoint.State:
+    """Return the tensors of a checkpoint, also of one that a training script wrapped."""
+    whole = checkpoint.read_checkpoint(path, card)
+    if not isinstance(whole, dict):
+        raise WeightsError(
+            f"{card.name}: {path}: a {type(whole).__name__}, no dictionary of tensors"
+        )
+    wrapping = next((key for key in WRAPPINGS if isinstance(whole.get(key), dict)), None)
+    return dict(timm.models.clean_state_dict(whole[wrapping] if wrapping else whole))
 
 
 def build(card: EncoderCard) -> nn.Module:
