@@ -32,7 +32,15 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 from threadpoolctl import threadpool_limits
 
-from crsbench.probes.base import Features, Floats, Probe, Status, Subset
+from crsbench.probes.base import (
+    ONE_VALUE,
+    Features,
+    Floats,
+    Probe,
+    Status,
+    Subset,
+    held_classes,
+)
 from crsbench.probes.lbfgs import Minimum, minimise
 from crsbench.probes.losses import Binary, Softmax
 from crsbench.probes.newton import InRows
@@ -153,9 +161,7 @@ def fit_rows(
     problem = _label_problem(labels) if task == "multilabel" else _class_problem(labels)
     unfitted = _Unfitted(rows, n_classes)
     if not len(problem.held):
-        return unfitted.because(
-            "single_class", "no label or class has both values in the training rows"
-        )
+        return unfitted.because("single_class", ONE_VALUE)
     if not _all_small(rows):
         return unfitted.because(
             "failed", f"training features are not finite, or not below {_LARGEST:g}"
@@ -243,7 +249,7 @@ class _Problem:
 
 def _label_problem(labels: Floats) -> _Problem:
     """One-vs-rest: each label that has both values over its unmasked rows."""
-    both = (labels == 1).any(axis=0) & (labels == 0).any(axis=0)
+    both = held_classes(labels, task="multilabel", n_classes=labels.shape[1])
     held = np.flatnonzero(both)
     return _Problem(Binary.of(labels[:, held]), held, np.eye(len(held)), np.nan)
 
