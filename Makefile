@@ -60,7 +60,8 @@ bench-probes: $(STAMP)
 	$(BENCH) benchmarks/bench_probes.py $(if $(IMAGES),--images $(IMAGES))
 
 bench-extraction: $(STAMP)
-	$(BENCH) benchmarks/bench_extraction.py > benchmarks/extraction.md
+	$(BENCH) benchmarks/bench_extraction.py > benchmarks/extraction.md.part
+	mv benchmarks/extraction.md.part benchmarks/extraction.md
 
 bench-data bench-validity: bench-%: $(STAMP)
 	$(BENCH) benchmarks/bench_$*.py
