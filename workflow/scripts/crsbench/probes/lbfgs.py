@@ -16,7 +16,7 @@ The direction is computed in the compact form of Byrd, Nocedal and Schnabel (199
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,16 @@ _SHORT, _BEYOND = 0.9, 0.5
 _MOST_TRIALS = 20
 #: A problem whose gradient has not halved in so many iterations is at the end of its precision.
 _PATIENCE = 30
+
+
+def _not_later() -> Floats:
+    """Return ``(M, M, M)``: for each next slot, whether one slot was not written after another."""
+    ages = (np.arange(MEMORY) - np.arange(MEMORY)[:, None]) % MEMORY
+    return (ages[:, :, None] <= ages[:, None, :]).astype(np.float64)
+
+
+#: Makes products of steps and changes triangular, in the order in which they were written.
+_NOT_LATER = _not_later()
 
 
 class Evaluation(NamedTuple):
@@ -74,6 +84,10 @@ class Minimum:
     values: Floats
     errors: NDArray[np.int64]
     iterations: NDArray[np.int64]
+
+    def after(self, earlier: "Minimum") -> "Minimum":
+        """Return this end with the iterations of the way to its start."""
+        return replace(self, iterations=earlier.iterations + self.iterations)
 
 
 def minimise(
@@ -158,22 +172,19 @@ class _Memory:
 
     def directions(self, gradients: Floats, preconditioned: Floats) -> Floats:
         """Return the descent directions ``(G, P)``."""
-        order = (self._written[:, None] + np.arange(MEMORY)) % MEMORY  # the oldest first
-        scale = self._scale[:, None]
-        upper = np.triu(_reordered(self._step_change, order))
-        of_steps = np.take_along_axis(_dots(self._steps, gradients), order, axis=1)
-        of_changes = np.take_along_axis(_dots(self._changes, preconditioned), order, axis=1)
-        inner = np.linalg.solve(upper, of_steps[:, :, None])
-        middle = scale[:, :, None] * _reordered(self._change_change, order) + np.eye(MEMORY) * upper
-        joined = middle @ inner - scale[:, :, None] * of_changes[:, :, None]
-        outer = np.linalg.solve(upper.transpose(0, 2, 1), joined)
-        back = np.argsort(order, axis=1)
-        weights = np.concatenate([outer, -scale[:, :, None] * inner], axis=2)
-        weights = np.take_along_axis(weights, back[:, :, None], axis=1)
+        scale = self._scale[:, None, None]
+        upper = self._step_change * _NOT_LATER[self._written % MEMORY]
+        of_steps = _dots(self._steps, gradients)[:, :, None]
+        of_changes = _dots(self._changes, preconditioned)[:, :, None]
+        inverse = np.linalg.inv(upper)
+        inner = inverse @ of_steps
+        diagonal = np.einsum("gmm->gm", upper)[:, :, None]
+        joined = scale * (self._change_change @ inner - of_changes) + diagonal * inner
+        outer = inverse.transpose(0, 2, 1) @ joined
         return -(
-            scale * preconditioned
-            + _combined(weights[:, :, 0], self._steps)
-            + _combined(weights[:, :, 1], self._preconditioned)
+            self._scale[:, None] * preconditioned
+            + _combined(outer, self._steps)
+            - _combined(scale * inner, self._preconditioned)
         )
 
 
@@ -183,12 +194,8 @@ def _dots(memory: Floats, vectors: Floats) -> Floats:
 
 
 def _combined(weights: Floats, memory: Floats) -> Floats:
-    return np.matmul(weights[:, None, :], memory)[:, 0, :]
-
-
-def _reordered(products: Floats, order: NDArray[np.int64]) -> Floats:
-    by_row = np.take_along_axis(products, order[:, :, None], axis=1)
-    return np.take_along_axis(by_row, order[:, None, :], axis=2)
+    """Return sums ``(G, P)`` of remembered vectors ``(G, M, P)``, weighted by ``(G, M, 1)``."""
+    return np.matmul(weights.transpose(0, 2, 1), memory)[:, 0, :]
 
 
 class _Running:

@@ -10,11 +10,10 @@ cross-entropy for one label of several classes, with two classes that of a singl
 scikit-learn), and one binary cross-entropy a label for multi-label data. There a label sums over
 its own unmasked rows only: :math:`N` and :math:`\lambda` differ by label.
 
-**Solution.** L-BFGS (`crsbench.probes.lbfgs`) with a preconditioner that is shared by all classes
-or labels (`crsbench.probes.objectives`). Most of the way is gone with products in float32, in the
-space of the rows where they are fewer than the columns; then float64 takes over, and decides. Up
-to 80 rows, and no more than columns, it is Newton's method in the rows, in float64
-(`crsbench.probes.newton`).
+**Solution.** L-BFGS (`crsbench.probes.lbfgs`), in the weights of the features
+(`crsbench.probes.objectives`) or, with fewer rows than columns, in a weight for each row
+(`crsbench.probes.rows`). Most of the way is gone with products in float32; then float64 takes over,
+and decides.
 
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
 variables; each label for itself.
@@ -24,7 +23,7 @@ variables; each label for itself.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,16 +42,14 @@ from crsbench.probes.base import (
 )
 from crsbench.probes.lbfgs import Minimum, minimise
 from crsbench.probes.losses import Binary, Softmax
-from crsbench.probes.newton import InRows
-from crsbench.probes.objectives import LogisticObjective, RowSpace
+from crsbench.probes.objectives import LogisticObjective
+from crsbench.probes.rows import RowObjective
 from crsbench.splits import Task
 
 #: Features of this size could overflow in float32 when squared and summed.
 _LARGEST = 1e15
 #: Float32 takes a fit to this share of the tolerance, but never below the smallest norm.
 _SINGLE_SHARE, _SINGLE_LEAST = 0.7, 3e-7
-#: Newton's cost grows with the cube of the rows: with more of them L-BFGS is faster.
-_NEWTON_ROWS = 80
 #: Rows that are scored at a time.
 _SCORED_ROWS = 4096
 _SEPARABLE = "separable: no training row is on the wrong side; only the penalty bounds the weights"
@@ -260,7 +257,7 @@ def _class_problem(labels: NDArray[Any]) -> _Problem:
     if len(held) == 2:
         loss = Binary.of(indices[:, None].astype(np.float64))
         return _Problem(loss, held, np.array([[-0.5, 0.5]]), -np.inf)
-    truth = (indices[:, None] == np.arange(len(held))).astype(np.float32)
+    truth = (np.arange(len(held))[:, None] == indices).astype(np.float32)
     return _Problem(Softmax(truth), held if len(held) > 1 else held[:0], np.eye(len(held)), -np.inf)
 
 
@@ -268,36 +265,18 @@ def _solve(
     features: Features, loss: Softmax | Binary, *, tolerance: float, max_iterations: int
 ) -> tuple[Floats, Minimum]:
     """Return the best weights ``(K, D + 1)``, the intercepts last, and how they were reached."""
-    if len(features) <= min(_NEWTON_ROWS, features.shape[1]):
-        return InRows(features, loss).minimise(tolerance=tolerance, max_iterations=max_iterations)
-    if len(features) >= features.shape[1]:
-        objective = LogisticObjective(features, loss)
-        rough = _approach(objective, tolerance, max_iterations)
-        start = rough.points
-    else:
-        space = RowSpace(features)
-        in_space = LogisticObjective(space.rows, loss)
-        rough = _approach(in_space, tolerance, max_iterations)
-        objective = LogisticObjective(features, loss, space=space)
-        start = space.lift(in_space.weights(rough.points)).reshape(len(rough.points), -1)
+    kind = LogisticObjective if len(features) >= features.shape[1] else RowObjective
+    objective = kind(features, loss)
+    rough = objective.approach(
+        tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST), max_iterations=max_iterations
+    )
     minimum = minimise(
         objective.double,
-        start,
+        rough.points,
         tolerance=tolerance,
         max_iterations=max_iterations - rough.iterations,
     )
-    minimum = replace(minimum, iterations=minimum.iterations + rough.iterations)
-    return objective.weights(minimum.points), minimum
-
-
-def _approach(objective: LogisticObjective, tolerance: float, max_iterations: int) -> Minimum:
-    """Return where float32 comes to."""
-    return minimise(
-        objective.single,
-        objective.start(),
-        tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST),
-        max_iterations=max_iterations,
-    )
+    return objective.weights(minimum.points), minimum.after(rough)
 
 
 def _end(minimum: Minimum, tolerance: float) -> tuple[Status, str | None]:
