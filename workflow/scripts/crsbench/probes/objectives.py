@@ -27,16 +27,16 @@ _CURVATURE_LEFT = 1 / 32
 #: A block of rows has about this many numbers: it stays in the cache between its two products.
 _BLOCK = 2**18
 #: Rows, as a multiple of the columns, that a covariance is taken from.
-_COVARIANCE_ROWS = 16
+COVARIANCE_ROWS = 16
 #: Rows that are copied at a time for it.
-_COVARIANCE_BLOCK = 4096
+COVARIANCE_BLOCK = 4096
 #: Relative to the trace: what rounding in float32 may take from an eigenvalue of a covariance.
-_ROUNDING = 1e-7
+ROUNDING = 1e-7
 #: Relative to the mean square of a row: keeps the factor of the rows' products regular.
-_ROW_RIDGE = 1e-10
+ROW_RIDGE = 1e-10
 
 
-class _Ridge(Protocol):
+class Ridge(Protocol):
     """The covariance S of features about their mean, with a ridge on its diagonal."""
 
     mean: Floats
@@ -49,15 +49,15 @@ class _RidgeOfColumns:
     """S + ridge factorised in float32, for more rows than columns."""
 
     def __init__(self, features: Features, ridge: float) -> None:
-        some = features[:: max(1, len(features) // (_COVARIANCE_ROWS * features.shape[1]))]
+        some = features[:: max(1, len(features) // (COVARIANCE_ROWS * features.shape[1]))]
         self.mean = some.mean(axis=0, dtype=np.float64)
         covariance = np.zeros((features.shape[1],) * 2, np.float32)
-        for first in range(0, len(some), _COVARIANCE_BLOCK):
-            block = np.ascontiguousarray(some[first : first + _COVARIANCE_BLOCK])
+        for first in range(0, len(some), COVARIANCE_BLOCK):
+            block = np.ascontiguousarray(some[first : first + COVARIANCE_BLOCK])
             covariance += block.T @ block
         covariance /= np.float32(len(some))
         covariance -= np.outer(self.mean, self.mean).astype(np.float32)
-        ridge += _ROUNDING * float(np.trace(covariance))
+        ridge += ROUNDING * float(np.trace(covariance))
         covariance[np.diag_indices_from(covariance)] += np.float32(ridge)
         self._factor = cho_factor(covariance, overwrite_a=True)
 
@@ -98,7 +98,7 @@ class RowSpace:
         self.products = self.centred @ self.centred.T
         products = self.products.copy()
         # About the mean the rows sum to 0, and repeated rows are common: the rank is not full.
-        products[np.diag_indices_from(products)] += _ROW_RIDGE * np.trace(products) / len(products)
+        products[np.diag_indices_from(products)] += ROW_RIDGE * np.trace(products) / len(products)
         self._factor = cholesky(products, lower=True, overwrite_a=True)
 
     @property
@@ -151,11 +151,8 @@ class LogisticObjective:
     ) -> None:
         self._loss, self._counts = loss, loss.counts
         ridge = float((1 / self._counts).mean() / (_CURVATURE_LEFT * loss.curvature))
-        self._features = features
-        self._ridge: _Ridge = (
-            _RidgeOfRows(space, ridge) if space else _RidgeOfColumns(features, ridge)
-        )
-        self._block = max(64, _BLOCK // features.shape[1])
+        self._features, self._space = features, space
+        self._ridge = self._factorised(ridge)
 
     def start(self) -> Floats:
         """Return the point ``(G, P)`` without weights and with the best intercepts."""
@@ -180,22 +177,7 @@ class LogisticObjective:
     ) -> Evaluation:
         weights = self.weights(points)
         columns = _columns(self._loss, numbers)
-        slopes = np.ascontiguousarray(weights[:, :-1].T, dtype=precision)
-        intercepts = weights[:, -1].astype(precision)
-        gradients, losses = np.zeros_like(weights), np.zeros(len(weights))
-        errors = np.zeros(len(weights), np.int64)
-        for first in range(0, len(self._features), self._block):
-            rows = slice(first, first + self._block)
-            block = self._features[rows].astype(precision, copy=False)
-            logits = block @ slopes
-            logits += intercepts
-            if precision is np.float64:
-                assessment = self._loss.assess(logits, rows, columns)
-                losses += assessment.losses
-                errors += assessment.errors
-            residuals = self._loss.residuals(logits, rows, columns)
-            gradients[:, :-1] += (block.T @ residuals).T
-            gradients[:, -1] += residuals.sum(axis=0, dtype=np.float64)
+        gradients, losses, errors = self._sums(weights, columns, precision)
         gradients /= self._counts[columns, None]
         gradients[:, :-1] += weights[:, :-1] / self._counts[columns, None]
         losses += 0.5 * np.einsum("kd,kd->k", weights[:, :-1], weights[:, :-1])
@@ -207,6 +189,38 @@ class LogisticObjective:
             errors,
             shape=points.shape,
         )
+
+    def _factorised(self, ridge: float) -> Ridge:
+        """Return S + ridge; another place to compute in has its own."""
+        if self._space is not None:
+            return _RidgeOfRows(self._space, ridge)
+        return _RidgeOfColumns(self._features, ridge)
+
+    def _sums(
+        self, weights: Floats, columns: NDArray[np.intp], precision: type[np.floating]
+    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """Return sums over the rows: gradients ``(K, D + 1)``, losses and errors ``(K,)``.
+
+        They are without the penalty. Another place to compute in has its own.
+        """
+        slopes = np.ascontiguousarray(weights[:, :-1].T, dtype=precision)
+        intercepts = weights[:, -1].astype(precision)
+        gradients, losses = np.zeros_like(weights), np.zeros(len(weights))
+        errors = np.zeros(len(weights), np.int64)
+        size = max(64, _BLOCK // self._features.shape[1])
+        for first in range(0, len(self._features), size):
+            rows = slice(first, first + size)
+            block = self._features[rows].astype(precision, copy=False)
+            logits = block @ slopes
+            logits += intercepts
+            if precision is np.float64:
+                assessment = self._loss.assess(logits, rows, columns)
+                losses += assessment.losses
+                errors += assessment.errors
+            residuals = self._loss.residuals(logits, rows, columns)
+            gradients[:, :-1] += (block.T @ residuals).T
+            gradients[:, -1] += residuals.sum(axis=0, dtype=np.float64)
+        return gradients, losses, errors
 
     def _precondition(self, gradients: Floats, columns: NDArray[np.intp]) -> Floats:
         centred = gradients[:, :-1] - gradients[:, -1:] * self._ridge.mean
