@@ -36,6 +36,14 @@ def test_a_named_run_has_its_own_folder_in_the_store():
     assert check(run="two").run_folder == "results/runs/two"
 
 
+@pytest.mark.parametrize(
+    ("device", "probe", "n_gpus"),
+    [("auto", "logistic", 0), ("cpu", "logistic", 0), ("cuda", "logistic", 1), ("cuda", "mlp", 0)],
+)
+def test_a_job_of_the_logistic_probe_needs_a_gpu_where_one_is_named(device, probe, n_gpus):
+    assert check(fitting={"device": device}).gpus_of_probe(probe) == n_gpus
+
+
 def test_mappings_merge_and_lists_are_replaced():
     settings = check(split={"seed": 7}, seeds=[3])
     assert (settings.split.seed, settings.split.train, settings.seeds) == (7, 0.7, (3,))
@@ -48,6 +56,7 @@ def test_mappings_merge_and_lists_are_replaced():
         ({"split": {"tset": 0.2}}, r"split\.tset: unknown key; allowed: calibration, seed, t"),
         ({"split": {"test": 0.3}}, r"split: train \+ calibration \+ test must be 1, not 1\.1"),
         ({"probes": ["svm"]}, r"probes\.0: Input should be 'logistic', 'mlp' or 'knn', got 'svm'"),
+        ({"fitting": {"device": "mps"}}, r"fitting\.device: Input should be 'auto', 'cpu' or 'c"),
         ({"uncertain": "drop"}, r"uncertain: Input should be 'mask', 'zeros', 'ones' or 'mixed'"),
         ({"label_fractions": [0.1]}, r"label_fractions: 1\.0 is missing"),
         ({"label_fractions": [0.0, 1.0]}, r"label_fractions\.0: Input should be greater than 0"),

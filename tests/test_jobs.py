@@ -18,7 +18,7 @@ snakemake = types.SimpleNamespace(
     wildcards={{"dataset": "skin"}},
     params={{"verify": "full"}},
 )
-with job(snakemake):
+with job(snakemake) as noted:
     logging.getLogger("crsbench.somewhere").info("three images")
     {body}
 """
@@ -69,6 +69,13 @@ def test_a_job_that_ends_well_leaves_its_log_and_provenance_and_says_nothing(run
     assert provenance["params"] == {"verify": "full"}
     assert provenance["threads"] == 1
     assert {"numpy", "polars", "torch"} <= set(provenance["packages"])
+
+
+def test_what_a_script_notes_stands_in_the_provenance(run, tmp_path):
+    run("noted['device'] = 'cuda (Some GPU)'")
+    provenance = json.loads((tmp_path / "provenance" / "index.json").read_text("utf-8"))
+    assert provenance["device"] == "cuda (Some GPU)"
+    assert provenance["rule"] == "index"
 
 
 def test_warnings_are_in_the_log(run, tmp_path):

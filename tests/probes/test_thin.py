@@ -15,7 +15,7 @@ def operands(request):
 
 
 def test_blocks_hold_each_row_once_and_in_order(operands):
-    vectors, matrix = operands
+    _, matrix = operands
     seen = [(rows, pieces.reshape(-1, matrix.shape[1])) for rows, pieces in blocks(matrix, 3)]
     np.testing.assert_array_equal(np.concatenate([rows for _, rows in seen]), matrix)
     for rows, of_block in seen:

@@ -26,6 +26,8 @@ rule probe:
     # Cells are many, and one thread each is the best use of cores. A run of few cells is faster
     # with --set-threads probe=N: fits then run side by side. The records do not change.
     threads: 1
+    resources:
+        gpu=lambda wildcards: SETTINGS.gpus_of_probe(wildcards.probe),
     params:
         shift=lambda wildcards: PLAN.shift[wildcards.dataset],
         uncertain=SETTINGS.uncertain,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crsbench.digests import frame_digest
 from crsbench.features.table import read_features
-from crsbench.files import read_parquet, write_parquet
+from crsbench.files import read_metadata, read_parquet, write_parquet
 from crsbench.jobs import job
 from crsbench.probes.cell import (
     TrainingSide,
@@ -18,7 +18,7 @@ from crsbench.probes.cell import (
 )
 from crsbench.sides import Labels, read_evaluated, read_sides
 
-with job(snakemake):
+with job(snakemake) as noted:
     files, params = snakemake.input, snakemake.params
     dataset = snakemake.wildcards.dataset
     labels = Labels.read(files.index, uncertain=params.uncertain)
@@ -42,21 +42,23 @@ with job(snakemake):
         },
     )
     probe = import_module(f"crsbench.probes.{snakemake.wildcards.probe}").PROBE
-    n_classes, threads = len(labels.classes), snakemake.threads
+    n_classes, means = len(labels.classes), {"threads": snakemake.threads}
+    if probe.engine is not None:  # changes no fit beyond its tolerance
+        n_numbers = len(train.samples) * int(read_metadata(files.clean)["dim"])
+        means["engine"] = probe.engine(snakemake.config["fitting"]["device"], n_numbers)
+        noted["device"] = means["engine"].name
     fits = fit_cell(
         TrainingSide(
             train.samples, read_features(files.clean, samples=train.samples)[1], train.labels
         ),
-        fit=partial(
-            probe.fit, task=labels.task, n_classes=n_classes, threads=threads, **params.settings
-        ),
+        fit=partial(probe.fit, task=labels.task, n_classes=n_classes, **means, **params.settings),
         seed_matters=probe.seed_matters,
         subsamples=read_parquet(files.subsamples),
         label_fractions=params.label_fractions,
         seeds=params.seeds,
     )
     predictions, fits_table = score_cell(
-        fits, evaluated, score=partial(probe.score, threads=threads), n_classes=n_classes
+        fits, evaluated, score=partial(probe.score, **means), n_classes=n_classes
     )
     identity = prediction_identity(
         clean=files.clean,

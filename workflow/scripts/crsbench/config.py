@@ -155,6 +155,12 @@ class Extraction(Model):
     perturbed_cache: bool
 
 
+class Fitting(Model):
+    """How probes are fitted; none of it changes a fit beyond its tolerance."""
+
+    device: Literal["auto", "cpu", "cuda"]
+
+
 _SELECTIONS = (
     "encoders", "datasets", "shift", "label_fractions", "seeds", "perturbations", "probes",
     "analyses", "robustness_fractions",
@@ -198,6 +204,7 @@ class Settings(Model):
     resampling: Resampling
     validity: Validity
     extraction: Extraction
+    fitting: Fitting
 
     @model_validator(mode="after")
     def _selections_make_sense(self) -> Self:
@@ -233,6 +240,10 @@ class Settings(Model):
         """Return the settings of one probe: what a change of it must re-fit."""
         settings: Model = getattr(self, probe)
         return settings.model_dump()
+
+    def gpus_of_probe(self, probe: Probe) -> int:
+        """Return how many GPUs a job of a probe must be given; only the logistic one uses any."""
+        return int(probe == "logistic" and self.fitting.device == "cuda")
 
     def scoring_settings(self, probe: Probe) -> dict[str, Any]:
         """Return how the predictions of a probe are scored: what a change of it re-evaluates."""

@@ -32,7 +32,7 @@ _RECORDED_PACKAGES = (
 
 
 @contextmanager
-def job(snakemake: Any) -> Iterator[None]:
+def job(snakemake: Any) -> Iterator[dict[str, str]]:
     """Run the body of a script as a job of the workflow.
 
     Parameters
@@ -40,6 +40,11 @@ def job(snakemake: Any) -> Iterator[None]:
     snakemake
         The object that Snakemake hands to a script. Its log must be named: ``job`` (text) and
         ``provenance`` (JSON).
+
+    Yields
+    ------
+    dict
+        What the script enters here stands in the provenance as well.
 
     Raises
     ------
@@ -49,15 +54,16 @@ def job(snakemake: Any) -> Iterator[None]:
     _start_log(Path(snakemake.log.job))
     started = datetime.now(UTC)
     clock = time.monotonic()
+    noted: dict[str, str] = {}
     try:
         with threadpool_limits(limits=snakemake.threads):
-            yield
+            yield noted
     except CrsBenchError as error:
         _fail(snakemake, str(error))
     except Exception as error:  # noqa: BLE001 - the traceback goes to the log, the status to Snakemake
         _fail(snakemake, f"{type(error).__name__}: {error}")
     write_json(
-        _provenance(snakemake, started=started, seconds=time.monotonic() - clock),
+        _provenance(snakemake, started=started, seconds=time.monotonic() - clock) | noted,
         snakemake.log.provenance,
     )
 

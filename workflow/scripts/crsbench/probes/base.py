@@ -116,8 +116,13 @@ class Probe:
         features ``(N, D)`` under several fits: `score_each`, unless fewer products will do.
     seed_matters
         Whether two seeds with the same training rows give different fits.
+    engine
+        ``engine(device, n_numbers)`` returns where to compute for a training matrix of so many
+        numbers, given the setting ``fitting.device``; `fit` and `score` take it as ``engine``, and
+        its ``name`` is recorded. None for a probe that only the CPU fits.
     """
 
     fit: Callable[..., Sequence[Fit]]
     score: Callable[..., NDArray[np.floating]]
     seed_matters: bool
+    engine: Callable[[str, int], Any] | None = None

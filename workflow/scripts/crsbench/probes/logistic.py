@@ -19,10 +19,14 @@ and decides.
 variables; each label for itself.
 
 **Threads.** Fits run side by side, each with a BLAS of one thread: their number changes no bit.
+
+**Devices.** The products are computed in NumPy or on a GPU (`crsbench.probes.devices`). Fits with
+fewer rows than columns are small, and stay on the CPU.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +44,10 @@ from crsbench.probes.base import (
     Subset,
     held_classes,
 )
+from crsbench.probes.devices import chosen_engine
+from crsbench.probes.engines import NUMPY, Engine
 from crsbench.probes.lbfgs import Minimum, minimise
 from crsbench.probes.losses import Binary, Softmax
-from crsbench.probes.objectives import LogisticObjective
 from crsbench.probes.rows import RowObjective
 from crsbench.splits import Task
 
@@ -88,6 +93,7 @@ def fit_logistic(
     subsets: Sequence[Subset],
     *,
     threads: int,
+    engine: Engine = NUMPY,
     **settings: Any,
 ) -> list[LogisticFit]:
     """Fit the probe on each of the subsets of a cell, side by side on threads.
@@ -98,29 +104,39 @@ def fit_logistic(
     def fit(number: int) -> LogisticFit:
         rows = subsets[number].rows
         whole = len(rows) == len(features)
-        return fit_rows(features if whole else features[rows], labels[rows], **settings)
+        own = features if whole else features[rows]
+        return fit_rows(own, labels[rows], engine=engine, **settings)
 
     # The largest first, so that none is left for the end; BLAS on one thread: see the module.
     order = sorted(range(len(subsets)), key=lambda number: -len(subsets[number].rows))
-    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+    with _workers(threads, engine) as pool:
         fits = dict(zip(order, pool.map(fit, order), strict=True))
     return [fits[number] for number in range(len(subsets))]
 
 
+@contextmanager
+def _workers(threads: int, engine: Engine) -> Iterator[ThreadPoolExecutor]:
+    """Open as many threads as an engine can use; BLAS has one in each."""
+    n_workers = threads if engine.side_by_side else 1
+    with engine.exact(), threadpool_limits(1), ThreadPoolExecutor(n_workers) as pool:
+        yield pool
+
+
 def score_logistic(
-    fits: Sequence[LogisticFit], features: Features, *, threads: int
+    fits: Sequence[LogisticFit], features: Features, *, threads: int, engine: Engine = NUMPY
 ) -> NDArray[np.float32]:
     """Score features ``(N, D)`` under several fits, one product a block of rows, in float64."""
     coefficients = np.hstack([fitted.coefficients for fitted in fits])
     intercepts = np.hstack([fitted.intercept for fitted in fits])
+    scored = engine.scorer(coefficients, intercepts)
     logits = np.empty((len(fits), len(features), fits[0].coefficients.shape[1]), np.float32)
 
     def score(first: int) -> None:
         rows = slice(first, first + _SCORED_ROWS)
-        of_block = features[rows].astype(np.float64) @ coefficients + intercepts
+        of_block = scored(features[rows])
         logits[:, rows] = of_block.reshape(len(of_block), len(fits), -1).swapaxes(0, 1)
 
-    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+    with _workers(threads, engine) as pool:
         list(pool.map(score, range(0, len(features), _SCORED_ROWS)))
     return logits
 
@@ -133,6 +149,7 @@ def fit_rows(
     n_classes: int,
     tolerance: float,
     max_iterations: int,
+    engine: Engine = NUMPY,
 ) -> LogisticFit:
     """Fit the probe on all rows. A fit that cannot be made is returned with its status, not raised.
 
@@ -147,6 +164,8 @@ def fit_rows(
         ends the descent first.
     max_iterations
         Cap; reaching it gives the status ``not_converged``.
+    engine
+        Computes the products.
 
     Raises
     ------
@@ -165,7 +184,7 @@ def fit_rows(
         )
     try:
         weights, minimum = _solve(
-            rows, problem.loss, tolerance=tolerance, max_iterations=max_iterations
+            rows, problem.loss, engine, tolerance=tolerance, max_iterations=max_iterations
         )
     except LinAlgError as error:
         return unfitted.because(
@@ -262,10 +281,15 @@ def _class_problem(labels: NDArray[Any]) -> _Problem:
 
 
 def _solve(
-    features: Features, loss: Softmax | Binary, *, tolerance: float, max_iterations: int
+    features: Features,
+    loss: Softmax | Binary,
+    engine: Engine,
+    *,
+    tolerance: float,
+    max_iterations: int,
 ) -> tuple[Floats, Minimum]:
     """Return the best weights ``(K, D + 1)``, the intercepts last, and how they were reached."""
-    kind = LogisticObjective if len(features) >= features.shape[1] else RowObjective
+    kind = engine.objective if len(features) >= features.shape[1] else RowObjective
     objective = kind(features, loss)
     rough = objective.approach(
         tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST), max_iterations=max_iterations
@@ -289,4 +313,4 @@ def _end(minimum: Minimum, tolerance: float) -> tuple[Status, str | None]:
     return "converged", _SEPARABLE if not minimum.errors.any() else None
 
 
-PROBE = Probe(fit_logistic, score_logistic, seed_matters=False)
+PROBE = Probe(fit_logistic, score_logistic, seed_matters=False, engine=chosen_engine)

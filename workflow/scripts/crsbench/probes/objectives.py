@@ -27,26 +27,39 @@ from crsbench.probes.thin import blocks, scores, weighted_sums
 #: Between 1/256 and 1/32 it matters little; 1 doubles the iterations of separable rows.
 _CURVATURE_LEFT = 1 / 128
 #: Rows, as a multiple of the columns, that a covariance is taken from.
-_COVARIANCE_ROWS = 16
+COVARIANCE_ROWS = 16
 #: Rows that are copied at a time for it.
-_COVARIANCE_BLOCK = 4096
+COVARIANCE_BLOCK = 4096
 #: Relative to the trace: what rounding in float32 may take from an eigenvalue of a covariance.
-_ROUNDING = 1e-7
+ROUNDING = 1e-7
 
 
-class _Covariance:
-    """The covariance of features about their mean, in float32, and its inverse with a ridge."""
+class Covariance:
+    """The covariance of features about their mean, in float32, and its inverse with a ridge.
+
+    Attributes
+    ----------
+    mean
+        ``(D,)`` of the features.
+    """
+
+    mean: Floats
 
     def __init__(self, features: Features, ridge: float) -> None:
-        some = features[:: max(1, len(features) // (_COVARIANCE_ROWS * features.shape[1]))]
+        some = features[:: max(1, len(features) // (COVARIANCE_ROWS * features.shape[1]))]
         self.mean = some.mean(axis=0, dtype=np.float64)
         covariance = np.zeros((features.shape[1],) * 2, np.float32)
-        for first in range(0, len(some), _COVARIANCE_BLOCK):
-            block = np.ascontiguousarray(some[first : first + _COVARIANCE_BLOCK])
+        for first in range(0, len(some), COVARIANCE_BLOCK):
+            block = np.ascontiguousarray(some[first : first + COVARIANCE_BLOCK])
             covariance += block.T @ block
         covariance /= np.float32(len(some))
         covariance -= np.outer(self.mean, self.mean).astype(np.float32)
-        self.inverse = InverseOfSum(covariance, ridge + _ROUNDING * float(np.trace(covariance)))
+        ridge += ROUNDING * float(np.trace(covariance))
+        self._inverse = InverseOfSum(covariance, ridge)
+
+    def solve(self, vectors: Floats) -> Floats:
+        """Return the inverse of the covariance and the ridge times vectors ``(K, D)``."""
+        return self._inverse.times(vectors)
 
 
 class Sums(NamedTuple):
@@ -128,8 +141,8 @@ class LogisticObjective:
             n_problems=len(points),
         )
 
-    def _factorised(self, ridge: float) -> _Covariance:
-        return _Covariance(self._features, ridge)
+    def _factorised(self, ridge: float) -> Covariance:
+        return Covariance(self._features, ridge)
 
     def _sums(self, weights: Floats, columns: Columns, precision: type[np.floating]) -> Sums:
         slopes = np.ascontiguousarray(weights[:, :-1], dtype=precision)
@@ -153,7 +166,7 @@ class LogisticObjective:
     def _precondition(self, gradients: Floats, columns: Columns) -> Floats:
         mean = self._covariance.mean
         centred = gradients[:, :-1] - gradients[:, -1:] * mean
-        solved = np.hstack([self._covariance.inverse.times(centred), gradients[:, -1:]])
+        solved = np.hstack([self._covariance.solve(centred), gradients[:, -1:]])
         solved = self._loss.sharpen(solved, columns)
         solved[:, -1] -= solved[:, :-1] @ mean
         return solved
