@@ -82,7 +82,7 @@ def test_the_gradient_at_the_solution_is_below_the_tolerance_and_as_recorded(rng
 def test_newtons_systems_change_the_way_and_not_the_optimum(rng, monkeypatch, task, n, d):
     features, targets = (draw if task == "multiclass" else draw_multilabel)(rng, n, d, 4)
     with_systems = fit(features, targets, task=task, n_classes=4)
-    monkeypatch.setattr(rows, "_SYSTEM_ROWS", 0)
+    monkeypatch.setattr(rows, "SYSTEM_ROWS", 0)
     without = fit(features, targets, task=task, n_classes=4)
     assert with_systems.status == without.status == "converged"
     assert with_systems.iterations < without.iterations
@@ -277,7 +277,7 @@ def test_all_fits_score_a_set_as_each_does_alone(cell, monkeypatch, threads):
 
 
 def test_a_fit_on_all_rows_makes_no_copy_of_the_features(rng):
-    features = rng.standard_normal((20_000, 64), dtype=np.float32)
+    features = rng.standard_normal((60_000, 64), dtype=np.float32)
     labels = rng.integers(0, 3, len(features))
     tracemalloc.start()
     fit_subsets((features, labels, [Subset(1.0, 0, np.arange(len(features)))]), threads=1)

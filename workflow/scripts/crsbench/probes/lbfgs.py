@@ -89,6 +89,11 @@ class Minimum:
         """Return this end with the iterations of the way to its start."""
         return replace(self, iterations=earlier.iterations + self.iterations)
 
+    def split(self, n_parts: int) -> list["Minimum"]:
+        """Return the ends of equal parts of the problems."""
+        parts = (np.split(values, n_parts) for values in vars(self).values())
+        return [Minimum(*each) for each in zip(*parts, strict=True)]
+
 
 def minimise(
     objective: Objective,

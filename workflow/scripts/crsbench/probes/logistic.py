@@ -42,19 +42,18 @@ from crsbench.probes.base import (
     Probe,
     Status,
     Subset,
-    held_classes,
 )
 from crsbench.probes.devices import chosen_engine
 from crsbench.probes.engines import NUMPY, Engine
-from crsbench.probes.lbfgs import Minimum, minimise
-from crsbench.probes.losses import Binary, Softmax
-from crsbench.probes.rows import RowObjective
+from crsbench.probes.lbfgs import Minimum
+from crsbench.probes.objectives import LogisticObjective
+from crsbench.probes.problems import Problem, problem_of
+from crsbench.probes.rows import SYSTEM_ROWS, RowObjective
+from crsbench.probes.solver import solve
 from crsbench.splits import Task
 
 #: Features of this size could overflow in float32 when squared and summed.
 _LARGEST = 1e15
-#: Float32 takes a fit to this share of the tolerance, but never below the smallest norm.
-_SINGLE_SHARE, _SINGLE_LEAST = 0.7, 3e-7
 #: Rows that are scored at a time.
 _SCORED_ROWS = 4096
 _SEPARABLE = "separable: no training row is on the wrong side; only the penalty bounds the weights"
@@ -98,20 +97,39 @@ def fit_logistic(
 ) -> list[LogisticFit]:
     """Fit the probe on each of the subsets of a cell, side by side on threads.
 
-    `settings` are those of `fit_rows`; see `crsbench.probes.base.Probe`.
+    `settings` are those of `fit_sets`; see `crsbench.probes.base.Probe`.
     """
 
-    def fit(number: int) -> LogisticFit:
-        rows = subsets[number].rows
-        whole = len(rows) == len(features)
-        own = features if whole else features[rows]
-        return fit_rows(own, labels[rows], engine=engine, **settings)
+    def fit(numbers: Sequence[int]) -> list[LogisticFit]:
+        sets = [_of_rows(features, labels, subsets[number].rows) for number in numbers]
+        return fit_sets(sets, engine=engine, **settings)
 
-    # The largest first, so that none is left for the end; BLAS on one thread: see the module.
-    order = sorted(range(len(subsets)), key=lambda number: -len(subsets[number].rows))
+    groups = _groups([len(each.rows) for each in subsets])
     with _workers(threads, engine) as pool:
-        fits = dict(zip(order, pool.map(fit, order), strict=True))
+        fits = {
+            number: fitted
+            for numbers, of_group in zip(groups, pool.map(fit, groups), strict=True)
+            for number, fitted in zip(numbers, of_group, strict=True)
+        }
     return [fits[number] for number in range(len(subsets))]
+
+
+def _of_rows(
+    features: Features, labels: NDArray[Any], rows: NDArray[np.int64]
+) -> tuple[Features, NDArray[Any]]:
+    """Return the features and labels of some rows, without a copy where they are all."""
+    return features if len(rows) == len(features) else features[rows], labels[rows]
+
+
+def _groups(sizes: Sequence[int]) -> list[list[int]]:
+    """Return the numbers of training sets that are fitted together: small ones of one size.
+
+    The largest stand first, so that none is left for the end.
+    """
+    groups: dict[object, list[int]] = {}
+    for number, size in enumerate(sizes):
+        groups.setdefault(size if size <= SYSTEM_ROWS else (size, number), []).append(number)
+    return sorted(groups.values(), key=lambda numbers: -sizes[numbers[0]])
 
 
 @contextmanager
@@ -141,24 +159,29 @@ def score_logistic(
     return logits
 
 
-def fit_rows(
-    features: Features,
-    labels: NDArray[Any],
+def fit_rows(features: Features, labels: NDArray[Any], **settings: Any) -> LogisticFit:
+    """Fit the probe on all rows; see `fit_sets`."""
+    return fit_sets([(features, labels)], **settings)[0]
+
+
+def fit_sets(
+    sets: Sequence[tuple[Features, NDArray[Any]]],
     *,
     task: Task,
     n_classes: int,
     tolerance: float,
     max_iterations: int,
     engine: Engine = NUMPY,
-) -> LogisticFit:
-    """Fit the probe on all rows. A fit that cannot be made is returned with its status, not raised.
+) -> list[LogisticFit]:
+    """Fit the probe on each of some training sets; which others there are changes no bit.
+
+    A fit that cannot be made is returned with its status, not raised.
 
     Parameters
     ----------
-    features
-        ``(N, D)``, standardised.
-    labels
-        ``(N,)`` class indices, or for multi-label data ``(N, C)`` of 1, 0, and NaN for masked.
+    sets
+        Features ``(N, D)``, standardised, and labels: ``(N,)`` class indices, or for multi-label
+        data ``(N, C)`` of 1, 0, and NaN for masked.
     tolerance
         Largest component of the gradient at which to stop. Below about 1e-12 rounding in float64
         ends the descent first.
@@ -172,38 +195,28 @@ def fit_rows(
     ValueError
         If the shapes do not belong together.
     """
-    rows, labels = np.ascontiguousarray(features, dtype=np.float32), np.asarray(labels)
-    _check_shapes(rows, labels, (n_classes,) if task == "multilabel" else ())
-    problem = _label_problem(labels) if task == "multilabel" else _class_problem(labels)
-    unfitted = _Unfitted(rows, n_classes)
-    if not len(problem.held):
-        return unfitted.because("single_class", ONE_VALUE)
-    if not _all_small(rows):
-        return unfitted.because(
-            "failed", f"training features are not finite, or not below {_LARGEST:g}"
+    prepared = [_prepared(*each, task=task, n_classes=n_classes, engine=engine) for each in sets]
+    alike: dict[tuple[int, ...], list[_Prepared]] = {}
+    for each in prepared:
+        if isinstance(each, _Prepared):
+            alike.setdefault(each.objective.start().shape, []).append(each)
+    ends = {
+        id(each): minimum
+        for group in alike.values()
+        for each, minimum in zip(
+            group,
+            solve(
+                [each.objective for each in group],
+                tolerance=tolerance,
+                max_iterations=max_iterations,
+            ),
+            strict=True,
         )
-    try:
-        weights, minimum = _solve(
-            rows, problem.loss, engine, tolerance=tolerance, max_iterations=max_iterations
-        )
-    except LinAlgError as error:
-        return unfitted.because(
-            "failed", f"training features are ill-conditioned, are they standardised? ({error})"
-        )
-    spread = np.zeros((rows.shape[1] + 1, n_classes))
-    spread[-1] = problem.absent
-    spread[:, problem.held] = weights.T @ problem.spread
-    status, reason = _end(minimum, tolerance)
-    return LogisticFit(
-        coefficients=spread[:-1],
-        intercept=spread[-1],
-        status=status,
-        reason=reason,
-        iterations=int(minimum.iterations.max()),
-        gradient_norm=float(minimum.norms.max()),
-        objective=float(minimum.values.sum()),
-        n_train=len(rows),
-    )
+    }
+    return [
+        each.fit(ends[id(each)], tolerance) if isinstance(each, _Prepared) else each
+        for each in prepared
+    ]
 
 
 def _check_shapes(
@@ -242,65 +255,54 @@ class _Unfitted:
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """The loss of N rows as a function of K columns of logits.
+class _Prepared:
+    """A training set that can be fitted."""
 
-    Attributes
-    ----------
-    loss
-        Of the K columns.
-    held
-        ``(H,)`` the classes that the training rows can tell anything about.
-    spread
-        ``(K, H)`` the logits of the held classes, from the K columns.
-    absent
-        The intercept of all other classes.
-    """
+    problem: Problem
+    objective: LogisticObjective | RowObjective
+    n_train: int
+    n_classes: int
 
-    loss: Softmax | Binary
-    held: NDArray[np.intp]
-    spread: Floats
-    absent: float
-
-
-def _label_problem(labels: Floats) -> _Problem:
-    """One-vs-rest: each label that has both values over its unmasked rows."""
-    both = held_classes(labels, task="multilabel", n_classes=labels.shape[1])
-    held = np.flatnonzero(both)
-    return _Problem(Binary.of(labels[:, held]), held, np.eye(len(held)), np.nan)
-
-
-def _class_problem(labels: NDArray[Any]) -> _Problem:
-    """Multinomial over the classes that occur; a single logit where two do."""
-    held, indices = np.unique(labels, return_inverse=True)
-    if len(held) == 2:
-        loss = Binary.of(indices[:, None].astype(np.float64))
-        return _Problem(loss, held, np.array([[-0.5, 0.5]]), -np.inf)
-    truth = (np.arange(len(held))[:, None] == indices).astype(np.float32)
-    return _Problem(Softmax(truth), held if len(held) > 1 else held[:0], np.eye(len(held)), -np.inf)
+    def fit(self, end: Minimum, tolerance: float) -> LogisticFit:
+        """Return the fit that ended so."""
+        weights = self.objective.weights(end.points)
+        spread = np.zeros((weights.shape[1], self.n_classes))
+        spread[-1] = self.problem.absent
+        spread[:, self.problem.held] = weights.T @ self.problem.spread
+        status, reason = _end(end, tolerance)
+        return LogisticFit(
+            coefficients=spread[:-1],
+            intercept=spread[-1],
+            status=status,
+            reason=reason,
+            iterations=int(end.iterations.max()),
+            gradient_norm=float(end.norms.max()),
+            objective=float(end.values.sum()),
+            n_train=self.n_train,
+        )
 
 
-def _solve(
-    features: Features,
-    loss: Softmax | Binary,
-    engine: Engine,
-    *,
-    tolerance: float,
-    max_iterations: int,
-) -> tuple[Floats, Minimum]:
-    """Return the best weights ``(K, D + 1)``, the intercepts last, and how they were reached."""
-    kind = engine.objective if len(features) >= features.shape[1] else RowObjective
-    objective = kind(features, loss)
-    rough = objective.approach(
-        tolerance=max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST), max_iterations=max_iterations
-    )
-    minimum = minimise(
-        objective.double,
-        rough.points,
-        tolerance=tolerance,
-        max_iterations=max_iterations - rough.iterations,
-    )
-    return objective.weights(minimum.points), minimum.after(rough)
+def _prepared(
+    features: Features, labels: NDArray[Any], *, task: Task, n_classes: int, engine: Engine
+) -> _Prepared | LogisticFit:
+    """Return what can be fitted, or the record of why it cannot."""
+    rows, labels = np.ascontiguousarray(features, dtype=np.float32), np.asarray(labels)
+    _check_shapes(rows, labels, (n_classes,) if task == "multilabel" else ())
+    problem = problem_of(labels, task=task)
+    unfitted = _Unfitted(rows, n_classes)
+    if not len(problem.held):
+        return unfitted.because("single_class", ONE_VALUE)
+    if not _all_small(rows):
+        return unfitted.because(
+            "failed", f"training features are not finite, or not below {_LARGEST:g}"
+        )
+    kind = engine.objective if len(rows) >= rows.shape[1] else RowObjective
+    try:
+        return _Prepared(problem, kind(rows, problem.loss), len(rows), n_classes)
+    except LinAlgError as error:
+        return unfitted.because(
+            "failed", f"training features are ill-conditioned, are they standardised? ({error})"
+        )
 
 
 def _end(minimum: Minimum, tolerance: float) -> tuple[Status, str | None]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from crsbench.probes.base import Features, Floats
 from crsbench.probes.cholesky import InverseOfSum
-from crsbench.probes.lbfgs import Evaluation, Minimum, minimise
+from crsbench.probes.lbfgs import Evaluation
 from crsbench.probes.losses import Binary, Columns, Softmax
 from crsbench.probes.thin import blocks, scores, weighted_sums
 
@@ -94,21 +94,21 @@ class LogisticObjective:
         If the features are too large or too ill-conditioned for a preconditioner.
     """
 
+    near = 0.0
+
     def __init__(self, features: Features, loss: Softmax | Binary) -> None:
         self._loss, self._counts = loss, loss.counts
         self._features = features
         self._covariance = self._factorised(ridge_of(loss))
 
-    def approach(self, *, tolerance: float, max_iterations: int) -> Minimum:
-        """Return where float32 comes to."""
+    def start(self) -> Floats:
+        """Return the point ``(G, P)`` without weights and with the best intercepts."""
         points = np.zeros((len(self._counts), self._features.shape[1] + 1))
         points[:, -1] = self._loss.intercepts()
-        return minimise(
-            self.single,
-            points.reshape(self._loss.n_problems, -1),
-            tolerance=tolerance,
-            max_iterations=max_iterations,
-        )
+        return points.reshape(self._loss.n_problems, -1)
+
+    def refine(self, points: Floats) -> None:
+        """Keep the preconditioner: with many rows another one takes longer than it saves."""
 
     def weights(self, points: Floats) -> Floats:
         """Return what points ``(G, P)`` stand for: weights ``(K, D + 1)``, the intercepts last."""

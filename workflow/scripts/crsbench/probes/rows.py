@@ -16,13 +16,16 @@ for labels is the Hessian, and for a softmax leaves out that one class's logit m
 for what all classes share. It takes a third of the iterations, and K factorisations.
 """
 
+from contextlib import suppress
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
 from scipy.linalg.lapack import spotrs
 
 from crsbench.probes.base import Features, Floats
 from crsbench.probes.cholesky import InverseOfSum, add_to_diagonal, cholesky_factor
-from crsbench.probes.lbfgs import Evaluation, Minimum, minimise
+from crsbench.probes.lbfgs import Evaluation
 from crsbench.probes.losses import Binary, Columns, Softmax
 from crsbench.probes.objectives import by_problem, columns_of, ridge_of
 from crsbench.probes.thin import times, times_transposed
@@ -30,7 +33,7 @@ from crsbench.probes.thin import times, times_transposed
 #: Norm of the gradient at which Newton's systems are taken: the curvature is that of the end.
 _NEAR = 3e-4
 #: With more rows the systems take longer than the iterations that they save.
-_SYSTEM_ROWS = 800
+SYSTEM_ROWS = 800
 #: The largest component of a gradient is about so many times the root mean square.
 _LARGEST_TO_MEAN = 4
 _ALL = slice(None)
@@ -61,29 +64,24 @@ class RowObjective:
         self._products = single_rows @ single_rows.T
         self._preconditioner: _OneSystem | _Systems = _OneSystem(self._products, loss)
 
-    def approach(self, *, tolerance: float, max_iterations: int) -> Minimum:
-        """Return where float32 comes to."""
+    @property
+    def near(self) -> float:
+        """Norm of the gradient at which Newton's systems are worth their time."""
+        return _NEAR if len(self._rows) <= SYSTEM_ROWS else 0.0
+
+    def start(self) -> Floats:
+        """Return the point ``(G, P)`` without weights and with the best intercepts."""
         points = np.zeros((len(self._counts), len(self._rows) + 1))
         points[:, -1] = self._loss.intercepts()
-        is_small = len(self._rows) <= _SYSTEM_ROWS
-        near = minimise(
-            self.single,
-            points.reshape(self._loss.n_problems, -1),
-            tolerance=max(_NEAR, tolerance) if is_small else tolerance,
-            max_iterations=max_iterations,
-        )
-        if not is_small:
-            return near
-        weights = self._split(near.points)
-        curvatures = self._loss.curvatures(self._logits(*weights)[None])[0]
-        self._preconditioner = _Systems(self._products, self._loss, curvatures)
-        end = minimise(
-            self.single,
-            near.points,
-            tolerance=tolerance,
-            max_iterations=max_iterations - near.iterations,
-        )
-        return end.after(near)
+        return points.reshape(self._loss.n_problems, -1)
+
+    def refine(self, points: Floats) -> None:
+        """Precondition with Newton's systems at points ``(G, P)``."""
+        logits = self._logits(*self._split(points))
+        curvatures = self._loss.curvatures(logits[None])[0]
+        # Rows too large for the systems are large for the first preconditioner, which stays.
+        with suppress(LinAlgError):
+            self._preconditioner = _Systems(self._products, self._loss, curvatures)
 
     def weights(self, points: Floats) -> Floats:
         """Return what points ``(G, P)`` stand for: weights ``(K, D + 1)``, the intercepts last."""
