@@ -45,8 +45,8 @@ float32 it stops short of it. *Default*: scikit-learn's tol 1e-4 and 100 iterati
 against ours at {TOLERANCE:g}. At 100 % the five seeds have the same rows: ours fits them once,
 scikit-learn in a loop five times, which is a part of the ratios; *distinct fits* counts them once
 on both sides. *Timed on*: what scikit-learn's times are scaled from. *Excess*: the largest mean
-objective of ours less scikit-learn's at equal norm; two that stop at this norm differ by up to
-about 1e-8. *Iterations*: the most of a fit of ours. *Gradient*, *theirs*: the largest component of
+objective of ours less scikit-learn's at equal norm; two that stop at this norm differ by some
+1e-8. *Iterations*: the most of a fit of ours. *Gradient*, *theirs*: the largest component of
 any mean gradient at the end, ours and scikit-learn's at equal norm, computed by the benchmark
 itself.
 """.strip()
