@@ -3,13 +3,13 @@
 # make bench  times all stages at full size; PART=probes, extraction, data or validity: one of them
 #
 # PYTHON=…       a Python 3.11, 3.12 or 3.13
-# IMAGES=…       a folder of ISIC 2019 images with their table, for the rows of make bench on real images
+# DATA_ROOT=…    isic2019/, aptos2019/, chexpert/ in one folder, for the rows of make bench on real images
 # TORCH_INDEX=…  a package index to take torch and torchvision from, such as PyTorch's for CPUs
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 PART ?= data extraction probes validity
-IMAGES ?=
+DATA_ROOT ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
@@ -57,7 +57,7 @@ BENCH := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE POLARS_MAX_THREADS=1 $(BIN
 bench: $(addprefix bench-,$(PART))
 
 bench-probes: $(STAMP)
-	$(BENCH) benchmarks/bench_probes.py $(if $(IMAGES),--images $(IMAGES))
+	$(BENCH) benchmarks/bench_probes.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 bench-extraction: $(STAMP)
 	$(BENCH) benchmarks/bench_extraction.py > benchmarks/extraction.md.part
