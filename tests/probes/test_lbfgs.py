@@ -53,6 +53,21 @@ def test_quadratics_are_minimised(rng, n_variables):
     np.testing.assert_allclose(found.values, values, atol=1e-12)
 
 
+@pytest.mark.parametrize(("n_variables", "condition"), [(100, 1e4), (60, 1e5)])
+def test_a_gradient_that_grows_for_long_is_not_the_end(rng, n_variables, condition):
+    quadratics = Quadratics(rng, 1, n_variables, condition=condition)
+    found = run(quadratics, tolerance=1e-6, cap=5000)
+    assert found.norms[0] <= 1e-6
+    early = minimise(
+        quadratics,
+        np.zeros_like(quadratics.targets),
+        tolerance=1e-6,
+        max_iterations=5000,
+        patience=30,
+    )
+    assert early.norms[0] > 1e-6
+
+
 def test_the_inverse_hessian_as_preconditioner_needs_one_step(rng):
     found = run(Quadratics(rng, 3, 30, condition=1e6, preconditioner="exact"), tolerance=1e-9)
     assert (found.iterations == 1).all()

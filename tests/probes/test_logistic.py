@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from crsbench.probes import logistic, rows
 from crsbench.probes.base import Subset
-from crsbench.probes.logistic import PROBE, LogisticFit, fit_logistic, fit_rows
+from crsbench.probes.logistic import PROBE, LogisticFit, fit_logistic, fit_rows, fit_sets
 
 TOLERANCE = 1e-8
 
@@ -264,6 +264,35 @@ def test_fits_of_a_cell_are_those_of_their_rows_whatever_the_threads(cell):
             np.testing.assert_array_equal(fitted.coefficients, fits[0].coefficients)
             np.testing.assert_array_equal(fitted.intercept, fits[0].intercept)
             assert fitted.gradient_norm == fits[0].gradient_norm
+
+
+@pytest.mark.parametrize(
+    ("n", "task"), [(30, "multiclass"), (30, "multilabel"), (90, "multilabel")]
+)
+def test_a_fit_beside_others_is_the_fit_alone_to_the_bit(rng, n, task):
+    drawn = draw if task == "multiclass" else draw_multilabel
+    sets = [drawn(rng, n, 60, 4) for _ in range(4)]
+    settings = {"task": task, "n_classes": 4, "tolerance": 1e-7, "max_iterations": 1000}
+    together = fit_sets(sets, **settings)
+    for of_set, fitted in zip(sets, together, strict=True):
+        alone = fit_rows(*of_set, **settings)
+        assert alone.status == fitted.status == "converged"
+        assert alone.iterations == fitted.iterations
+        np.testing.assert_array_equal(alone.coefficients, fitted.coefficients)
+        np.testing.assert_array_equal(alone.intercept, fitted.intercept)
+
+
+def test_sets_that_cannot_be_fitted_do_not_disturb_those_beside_them(rng):
+    features, labels = draw(rng, 30, 60, 4)
+    broken = features.copy()
+    broken[3, 4] = np.nan
+    sets = [(features, labels), (features, np.zeros(30, int)), (broken, labels)]
+    settings = {"task": "multiclass", "n_classes": 4, "tolerance": 1e-7, "max_iterations": 1000}
+    fits = fit_sets(sets, **settings)
+    assert [fitted.status for fitted in fits] == ["converged", "single_class", "failed"]
+    np.testing.assert_array_equal(
+        fits[0].coefficients, fit_rows(features, labels, **settings).coefficients
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -29,8 +29,8 @@ MEMORY = 10
 #: A slope of this share of the first is short of the minimum, or beyond it: the step is changed.
 _SHORT, _BEYOND = 0.9, 0.5
 _MOST_TRIALS = 20
-#: A problem whose gradient has not halved in so many iterations is at the end of its precision.
-_PATIENCE = 30
+#: Iterations after which a problem whose gradient has not halved is at the end of its precision.
+PATIENCE = 500
 
 
 def _not_later() -> Floats:
@@ -101,6 +101,7 @@ def minimise(
     *,
     tolerance: float,
     max_iterations: int | NDArray[np.int64],
+    patience: int = PATIENCE,
 ) -> Minimum:
     """Minimise G convex problems of P variables.
 
@@ -113,8 +114,10 @@ def minimise(
     tolerance
         Norm at which a problem has converged.
     max_iterations
-        Cap for all problems, or ``(G,)`` for each. A problem also ends where rounding ends its
-        descent.
+        Cap for all problems, or ``(G,)`` for each.
+    patience
+        Rounding has ended the descent of a problem whose gradient has not halved in so many
+        iterations. Far from the optimum an ill-conditioned one takes hundreds.
     """
     n = len(start)
     found = Minimum(
@@ -122,7 +125,7 @@ def minimise(
     )
     running = _Running(start.copy(), objective(start, np.arange(n)))
     while True:
-        ended = running.ended(tolerance, np.broadcast_to(max_iterations, n))
+        ended = running.ended(tolerance, np.broadcast_to(max_iterations, n), patience)
         if ended.any():
             for name, values in vars(found).items():
                 values[running.numbers[ended]] = getattr(running, name)[ended]
@@ -219,13 +222,13 @@ class _Running:
         self._trials = np.zeros(n, np.int64)
         self._aim(np.arange(n))
 
-    def ended(self, tolerance: float, caps: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def ended(self, tolerance: float, caps: NDArray[np.int64], patience: int) -> NDArray[np.bool_]:
         """Return which problems have converged, or can or may go no further."""
         return (
             (self.norms <= tolerance)
             | (self.iterations >= caps[self.numbers])
             | (self._trials >= _MOST_TRIALS)
-            | (self._since_halved >= _PATIENCE)
+            | (self._since_halved >= patience)
             | ~np.isfinite(self.norms)
         )
 

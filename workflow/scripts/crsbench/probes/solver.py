@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crsbench.probes.base import Floats
-from crsbench.probes.lbfgs import Evaluation, Minimum, Objective, minimise
+from crsbench.probes.lbfgs import PATIENCE, Evaluation, Minimum, Objective, minimise
 
 #: Float32 takes a fit to this share of the tolerance, but never below the smallest norm.
 _SINGLE_SHARE, _SINGLE_LEAST = 0.7, 3e-7
+#: Iterations without progress after which float64 takes over.
+_SINGLE_PATIENCE = 50
 
 
 class Precise(Protocol):
@@ -61,15 +63,22 @@ def solve(objectives: Sequence[Precise], *, tolerance: float, max_iterations: in
         np.concatenate(starts),
         tolerance=max(near, single_tolerance),
         max_iterations=max_iterations,
+        patience=_SINGLE_PATIENCE,
     )
-    stages = [(double, tolerance)]
+    stages = [(double, tolerance, PATIENCE)]
     if near > single_tolerance:
         for each, points in zip(objectives, np.split(end.points, len(objectives)), strict=True):
             each.refine(points)
-        stages.insert(0, (single, single_tolerance))
-    for objective, norm in stages:
-        left = max_iterations - end.iterations
-        end = minimise(objective, end.points, tolerance=norm, max_iterations=left).after(end)
+        stages.insert(0, (single, single_tolerance, _SINGLE_PATIENCE))
+    for objective, norm, patience in stages:
+        further = minimise(
+            objective,
+            end.points,
+            tolerance=norm,
+            max_iterations=max_iterations - end.iterations,
+            patience=patience,
+        )
+        end = further.after(end)
     return end.split(len(objectives))
 
 
