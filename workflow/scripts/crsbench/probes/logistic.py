@@ -196,27 +196,17 @@ def fit_sets(
         If the shapes do not belong together.
     """
     prepared = [_prepared(*each, task=task, n_classes=n_classes, engine=engine) for each in sets]
-    alike: dict[tuple[int, ...], list[_Prepared]] = {}
-    for each in prepared:
+    fits = {place: each for place, each in enumerate(prepared) if isinstance(each, LogisticFit)}
+    alike: dict[tuple[int, ...], dict[int, _Prepared]] = {}
+    for place, each in enumerate(prepared):
         if isinstance(each, _Prepared):
-            alike.setdefault(each.objective.start().shape, []).append(each)
-    ends = {
-        id(each): minimum
-        for group in alike.values()
-        for each, minimum in zip(
-            group,
-            solve(
-                [each.objective for each in group],
-                tolerance=tolerance,
-                max_iterations=max_iterations,
-            ),
-            strict=True,
-        )
-    }
-    return [
-        each.fit(ends[id(each)], tolerance) if isinstance(each, _Prepared) else each
-        for each in prepared
-    ]
+            alike.setdefault(each.objective.start().shape, {})[place] = each
+    for group in alike.values():
+        objectives = [each.objective for each in group.values()]
+        ends = solve(objectives, tolerance=tolerance, max_iterations=max_iterations)
+        for (place, each), end in zip(group.items(), ends, strict=True):
+            fits[place] = each.fit(end, tolerance)
+    return [fits[place] for place in range(len(sets))]
 
 
 def _check_shapes(
