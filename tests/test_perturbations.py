@@ -134,6 +134,27 @@ def test_bytes_equal_the_plain_implementation_over_many_noise_chunks_and_blocks(
         np.testing.assert_array_equal(got, plain_perturb(image, perturbation, strength, SEED))
 
 
+@pytest.mark.parametrize("sigma", [0.001, 0.05, 0.2, 1])
+def test_noisy_levels_close_to_a_tie_are_rounded_as_in_float64(sigma, monkeypatch):
+    random = np.random.Generator(np.random.PCG64(3))
+    normals = np.rint(ndtri((np.arange(65_536) + 0.5) / 65_536) * 2**20) / 2**20 * (255 * sigma)
+    levels, real = random.integers(0, 256, 400_000), random.integers(0, 65_536, 400_000)
+    signal = levels + normals[real]
+    ties = np.floor(np.abs(signal)) + 0.5 + random.integers(0, 3, signal.size)
+    wanted = np.sqrt(np.maximum(ties**2 - signal**2, 0))
+    imaginary = np.minimum(np.searchsorted(normals, wanted), 65_535)
+    exact = np.hypot(signal, normals[imaginary])
+    near = np.flatnonzero((np.abs(exact - ties) < 1e-3) & (exact < 256))[:30_000]
+    assert near.size > 1_000
+    pairs = np.stack([real, imaginary], axis=1)[near].astype(np.uint16)
+    monkeypatch.setattr(perturbations, "_sixteen_bit_pairs", lambda _words, _n: pairs)
+    image = np.repeat(levels[near].astype(np.uint8)[None, :, None], 3, axis=2)
+    noisy = perturb(image, perturbation="rician", strength=sigma, seed=0)
+    noise = normals[pairs]
+    expected = np.rint(np.sqrt((levels[near] + noise[:, 0]) ** 2 + noise[:, 1] ** 2))
+    np.testing.assert_array_equal(noisy[0, :, 0], np.minimum(expected, 255))
+
+
 @pytest.mark.parametrize("sigma", SEVERITIES["blur"])
 def test_blur_equals_exact_integer_arithmetic(sigma):
     image = noise_image(224, 224)
