@@ -189,8 +189,7 @@ def share(encoder: LoadedEncoder, shape: tuple[int, int], folder: Path) -> tuple
             write_extracted(features, table, origin=Origin(encoder, "bench", "i", "p"))
 
     encoder.module.to(memory_format=torch.channels_last)
-    n_rounds = 2 if encoder.card.name in ("vit_b16", "resnet50") else 5
-    bare, whole = fastest(forward, extraction, n_rounds=n_rounds)
+    bare, whole = fastest(forward, extraction, n_rounds=5)
     return len(batch) / bare, len(batch) / whole
 
 
