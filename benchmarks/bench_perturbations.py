@@ -1,4 +1,4 @@
-"""Time of the fifteen perturbed images against plain NumPy, SciPy and Pillow, on one core.
+"""Time of the fifteen perturbed images against plain NumPy and Pillow, on one core.
 
     PYTHONPATH=workflow/scripts python benchmarks/bench_perturbations.py
 

@@ -1,5 +1,6 @@
 """The five perturbations against a plain implementation, analysis, and pinned bytes."""
 
+import functools
 import io
 import itertools
 
@@ -63,8 +64,17 @@ def plain_kernel(sigma):
 
 def plain_blur(image, sigma):
     kernel = plain_kernel(sigma * min(image.shape[:2]) / 224)
-    rows = ndimage.correlate1d(image.astype(np.float64), kernel, axis=0, mode="reflect")
-    return np.rint(ndimage.correlate1d(rows, kernel, axis=1, mode="reflect")).astype(np.uint8)
+    radius = len(kernel) // 2
+
+    def filtered(levels):
+        padded = np.pad(levels, ((radius, radius), (0, 0), (0, 0)), mode="symmetric")
+        total = np.zeros(levels.shape)
+        for tap, weight in enumerate(kernel):
+            total += weight * padded[tap : tap + len(levels)]
+        return total
+
+    rows = filtered(image.astype(np.float64))
+    return np.rint(filtered(rows.transpose(1, 0, 2)).transpose(1, 0, 2)).astype(np.uint8)
 
 
 def plain_jpeg(image, quality):
@@ -78,12 +88,16 @@ def plain_contrast(image, factor):
     return np.clip(np.rint(mean + factor * (image - mean)), 0, 255).astype(np.uint8)
 
 
+@functools.cache
+def plain_normals():
+    return np.rint(ndtri((np.arange(65_536) + 0.5) / 65_536) * 2**20) / 2**20
+
+
 def plain_rician(image, sigma, seed):
     is_grey = bool((image == image[..., :1]).all())
     signal = image[..., :1] if is_grey else image
     codes = np.random.PCG64(seed).random_raw((signal.size + 1) // 2).astype("<u8").view("<u2")
-    table = np.rint(ndtri((np.arange(65_536) + 0.5) / 65_536) * 2**20) / 2**20 * (255 * sigma)
-    normals = table[codes[: 2 * signal.size]]
+    normals = (plain_normals() * (255 * sigma))[codes[: 2 * signal.size]]
     real, imaginary = normals.reshape(*signal.shape, 2).transpose(3, 0, 1, 2)
     noisy = np.sqrt((signal + real) ** 2 + imaginary**2)
     rounded = np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
@@ -132,6 +146,27 @@ def test_bytes_equal_the_plain_implementation_over_many_noise_chunks_and_blocks(
     for perturbation, strength in (("rician", 0.1), ("blur", 4), ("fov", 0.7)):
         got = perturb(image, perturbation=perturbation, strength=strength, seed=SEED)
         np.testing.assert_array_equal(got, plain_perturb(image, perturbation, strength, SEED))
+
+
+@pytest.mark.parametrize("sigma", [0.001, 0.05, 0.2, 1])
+def test_noisy_levels_close_to_a_tie_are_rounded_as_in_float64(sigma, monkeypatch):
+    random = np.random.Generator(np.random.PCG64(3))
+    normals = plain_normals() * (255 * sigma)
+    levels, real = random.integers(0, 256, 400_000), random.integers(0, 65_536, 400_000)
+    signal = levels + normals[real]
+    ties = np.floor(np.abs(signal)) + 0.5 + random.integers(0, 3, signal.size)
+    wanted = np.sqrt(np.maximum(ties**2 - signal**2, 0))
+    imaginary = np.minimum(np.searchsorted(normals, wanted), 65_535)
+    exact = np.hypot(signal, normals[imaginary])
+    near = np.flatnonzero((np.abs(exact - ties) < 1e-3) & (exact < 256))[:30_000]
+    assert near.size > 1_000
+    pairs = np.stack([real, imaginary], axis=1)[near].astype(np.uint16)
+    monkeypatch.setattr(perturbations, "_sixteen_bit_pairs", lambda _words, _n: pairs)
+    image = np.repeat(levels[near].astype(np.uint8)[None, :, None], 3, axis=2)
+    noisy = perturb(image, perturbation="rician", strength=sigma, seed=0)
+    noise = normals[pairs]
+    expected = np.rint(np.sqrt((levels[near] + noise[:, 0]) ** 2 + noise[:, 1] ** 2))
+    np.testing.assert_array_equal(noisy[0, :, 0], np.minimum(expected, 255))
 
 
 @pytest.mark.parametrize("sigma", SEVERITIES["blur"])

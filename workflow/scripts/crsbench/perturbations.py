@@ -4,6 +4,7 @@ The law: one perturbed image depends on the canonical image (RGB uint8, H x W x 
 perturbation, its strength and a seed, and on nothing else. The seed is 64 bits of the SHA-256
 of dataset, sample, perturbation and severity. Arithmetic is in float64 on grey levels 0..255
 (255 is full range) and ends in one rounding: half to even (`numpy.rint`), clipped to 0..255.
+Noise is computed in float32 first, and again in float64 wherever that could round otherwise.
 Protocol, section 3; what it leaves open is marked [choice].
 
 Grey images. An image whose three channels are equal everywhere is one measurement: it is
@@ -75,8 +76,12 @@ _STRENGTHS = {
 _TRUNCATE_SIGMA = 4.0
 _WEIGHT_BITS = 22
 # Rows of one dense block of a banded matrix: the fastest of 16…96, on sides up to 512 px and above.
-_OUTPUTS_PER_BLOCK = (32, 48)
-_VALUES_PER_CHUNK = 16_384  # noise buffers stay in the second-level cache: of 2,048…32,768
+_OUTPUTS_PER_BLOCK = (16, 32)
+_VALUES_BETWEEN = 80_000  # of a first product at a time: few calls of BLAS, all in the cache
+_VALUES_PER_CHUNK = 65_536  # noise buffers stay in the second-level cache: of 8,192…65,536
+# Where float32 does not decide how a noisy level is rounded. Up to level 256 the noise is below
+# 512, and all roundings up to the root move the result by less than 1,400 x 2^-24 < 2^-13.
+_NEAR_A_TIE = 2**-12
 
 
 def perturb(image: Pixels, *, perturbation: str, strength: float, seed: int) -> Pixels:
@@ -249,28 +254,37 @@ def _lower_contrast(picture: _Picture, factor: float) -> Pixels:
 
 
 def _add_rician_noise(picture: _Picture, sigma: float, seed: int) -> Pixels:
-    planes = picture.planes
-    normals, deviation = _normals(), 255 * sigma
-    words = np.random.PCG64(seed)
-    values, noisy = planes.reshape(-1), np.empty(planes.size, dtype=np.uint8)
-    amplitude, imaginary = np.empty(_VALUES_PER_CHUNK), np.empty(_VALUES_PER_CHUNK)
+    """Return the noisy planes: float32 first, and float64 where that could round otherwise."""
+    values, deviation = picture.planes.reshape(-1), 255 * sigma
+    words, narrow = np.random.PCG64(seed), (_normals() * deviation).astype(np.float32)
+    noisy = np.empty_like(values)
     for start in range(0, values.size, _VALUES_PER_CHUNK):
-        chunk = values[start : start + _VALUES_PER_CHUNK]
-        pairs = _sixteen_bit_pairs(words, chunk.size)
-        level, other = amplitude[: chunk.size], imaginary[: chunk.size]
-        # The indices cannot be out of range: "clip" only spares `take` a buffered copy.
-        np.take(normals, pairs[:, 0], out=level, mode="clip")
-        np.take(normals, pairs[:, 1], out=other, mode="clip")
-        level *= deviation
-        other *= deviation
-        other *= other
-        level += chunk
-        level *= level
-        level += other
-        np.sqrt(level, out=level)
-        np.minimum(level, 255, out=level)
-        np.rint(level, out=noisy[start : start + chunk.size], casting="unsafe")
-    return noisy.reshape(planes.shape)
+        chunk = slice(start, start + _VALUES_PER_CHUNK)
+        levels, rounded = values[chunk], noisy[chunk]
+        pairs = _sixteen_bit_pairs(words, levels.size)
+        unsure = _round_noisy_levels(levels, pairs, narrow, out=rounded)
+        noise = _normals()[pairs[unsure]] * deviation
+        exact = np.sqrt((levels[unsure] + noise[:, 0]) ** 2 + noise[:, 1] ** 2)
+        rounded[unsure] = np.rint(np.minimum(exact, 255))
+    return noisy.reshape(picture.planes.shape)
+
+
+def _round_noisy_levels(
+    levels: Pixels, pairs: npt.NDArray[np.uint16], normals: npt.NDArray[np.float32], *, out: Pixels
+) -> Integers:
+    """Round noisy levels (n,), computed in float32; return where they lie too near a tie."""
+    noisy = np.take(normals, pairs[:, 0], mode="wrap")  # no index is out of range: the fastest mode
+    other = np.take(normals, pairs[:, 1], mode="wrap")
+    noisy += levels
+    noisy *= noisy
+    other *= other
+    noisy += other
+    np.sqrt(noisy, out=noisy)
+    np.minimum(noisy, 255, out=noisy)
+    np.rint(noisy, out=other)
+    np.copyto(out, other, casting="unsafe")
+    noisy -= other
+    return np.flatnonzero(np.abs(noisy, out=noisy) > 0.5 - _NEAR_A_TIE)
 
 
 def _sixteen_bit_pairs(words: np.random.PCG64, n_pairs: int) -> npt.NDArray[np.uint16]:
@@ -279,7 +293,7 @@ def _sixteen_bit_pairs(words: np.random.PCG64, n_pairs: int) -> npt.NDArray[np.u
     return raw.view("<u2").reshape(-1, 2)[:n_pairs]
 
 
-@lru_cache(maxsize=1)  # one table for every sigma: it stays in the second-level cache
+@lru_cache(maxsize=1)
 def _normals() -> Floats:
     """Return the standard normal of each 16-bit number."""
     quantiles = ndtri((np.arange(65_536) + 0.5) / 65_536)
@@ -320,24 +334,34 @@ class _Block(NamedTuple):
 def _multiply(rows: Sequence[_Block], levels: Floats, columns: Sequence[_Block]) -> Pixels:
     """Return R X C' of every plane of `levels` (H, 1 or 3, W), exact before the one rounding.
 
-    One block of output rows at a time goes through both products, so that what lies between
+    A few blocks of output rows at a time go through both products, so that what lies between
     them stays in the cache. Convex weights cannot leave 0..255: nothing is clipped.
     """
     height, n_planes, width = levels.shape
     product = np.empty((height, width, n_planes), dtype=np.uint8)
     side_by_side = levels.reshape(height, n_planes * width)
-    for block in rows:
-        exact = _multiply_columns(
-            (block.weights @ side_by_side[block.inputs]).reshape(-1, width), columns
-        )
-        places = product[block.outputs].transpose(0, 2, 1)
+    n_blocks = max(1, _VALUES_BETWEEN // (len(rows[0].weights) * side_by_side.shape[1]))
+    for start in range(0, len(rows), n_blocks):
+        blocks = rows[start : start + n_blocks]
+        between = _multiply_rows(blocks, side_by_side).reshape(-1, width)
+        exact = _multiply_columns(between, columns)
+        places = product[blocks[0].outputs.start : blocks[-1].outputs.stop].transpose(0, 2, 1)
         np.rint(exact.reshape(places.shape), out=places, casting="unsafe")
     return product
 
 
-def _multiply_columns(rows: Floats, columns: Sequence[_Block]) -> Floats:
+def _multiply_rows(blocks: Sequence[_Block], columns: Floats) -> Floats:
+    first, last = blocks[0].outputs.start, blocks[-1].outputs.stop
+    product = np.empty((last - first, columns.shape[1]))
+    for block in blocks:
+        places = slice(block.outputs.start - first, block.outputs.stop - first)
+        np.matmul(block.weights, columns[block.inputs], out=product[places])
+    return product
+
+
+def _multiply_columns(rows: Floats, blocks: Sequence[_Block]) -> Floats:
     product = np.empty_like(rows)
-    for block in columns:
+    for block in blocks:
         np.matmul(rows[:, block.inputs], block.transposed, out=product[:, block.outputs])
     return product
 
@@ -371,9 +395,9 @@ def _whole_multiples(weights: Floats) -> Floats:
 
 def _dense_blocks(indices: Integers, weights: Floats) -> tuple[_Block, ...]:
     """Return the blocks of the matrix with `weights` (n, k) at the columns `indices` (n, k)."""
-    n_outputs = _OUTPUTS_PER_BLOCK[len(indices) > 512]
-    starts = range(0, len(indices), n_outputs)
-    slices = [slice(start, start + n_outputs) for start in starts]
+    n = len(indices)
+    n_outputs = _OUTPUTS_PER_BLOCK[n > 512]
+    slices = [slice(start, min(start + n_outputs, n)) for start in range(0, n, n_outputs)]
     return tuple(_dense_block(part, indices[part], weights[part]) for part in slices)
 
 

@@ -5,6 +5,7 @@ arithmetic in the written order. Nothing is random and nothing depends on other 
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -155,16 +156,18 @@ def _offset(surplus: int, step: Crop) -> int:
 
 
 def _float_values(pixels: np.ndarray, steps: Sequence[Step], out: np.ndarray | None) -> np.ndarray:
-    """Return what the float steps make of 8-bit pixels (h, w) or (h, w, C), in `out` if given.
+    """Return what the steps from ``scale`` on make of 8-bit pixels (h, w) or (h, w, C).
 
     The channels stay last in memory, as they lie in pixels and batches: transposing takes longer
-    than the arithmetic. So does copying, hence `out` is where the steps work if its shape allows.
+    than the arithmetic. So does copying, hence the values lie in `out` if that is given, the steps
+    work there if its shape allows, and the scale's division is also what makes floats of pixels.
     """
     pixels = pixels.reshape(*pixels.shape[:2], -1)
     fits = out is not None and out.shape == pixels.shape
     values = out if out is not None and fits else np.empty(pixels.shape, np.float32)
-    values[...] = pixels
-    for step in steps:
+    unit = isinstance(steps[0], Scale) and steps[0].to == "unit"
+    np.divide(pixels, np.float32(255 if unit else 1), out=values, dtype=np.float32)
+    for step in steps[1:]:
         values = _apply_to_values(step, values)
     if out is None or fits:
         return values
@@ -174,10 +177,6 @@ def _float_values(pixels: np.ndarray, steps: Sequence[Step], out: np.ndarray | N
 
 def _apply_to_values(step: Step, values: np.ndarray) -> np.ndarray:
     """Apply a step to contiguous float32 values (h, w, C), in place where that is possible."""
-    if isinstance(step, Scale):
-        if step.to == "unit":
-            values /= np.float32(255)
-        return values
     if isinstance(step, Repeat):
         return np.repeat(values, step.channels, axis=2)
     if isinstance(step, Normalise):
@@ -191,10 +190,17 @@ def _normalised(values: np.ndarray, step: Normalise) -> np.ndarray:
     """Subtract the mean and divide by the deviation, in place."""
     height, width, channels = values.shape
     rows = values.reshape(height, width * channels)  # NumPy is slow along an axis of three
-    mean, std = (np.broadcast_to(np.array(v, np.float32), channels) for v in (step.mean, step.std))
-    rows -= np.tile(mean, width)
-    rows /= np.tile(std, width)
+    rows -= _along_row(step.mean, width)
+    rows /= _along_row(step.std, width)
     return values
+
+
+@lru_cache(maxsize=16)
+def _along_row(values: tuple[float, ...], width: int) -> np.ndarray:
+    """Return the channels' values (float32) for a row of pixels; one number if they are equal."""
+    if len(set(values)) == 1:
+        return np.array(values[0], np.float32)
+    return np.tile(np.array(values, np.float32), width)
 
 
 def _tensor_resized(values: np.ndarray, step: TensorResize) -> np.ndarray:
