@@ -10,14 +10,12 @@ import numpy as np
 
 from crsbench.probes.base import Features
 from crsbench.probes.logistic import fit_rows
-from crsbench.probes.losses import Binary, Softmax
 from crsbench.probes.objectives import LogisticObjective
+from crsbench.probes.problems import problem_of
+from crsbench.probes.thin import blocks, scores, weighted_sums
 from probe_fits import MAX_ITERATIONS, TOLERANCE
 from probe_shapes import SHAPES, Shape, make
 from timing import least, timed
-
-#: Numbers of a block that stays in the cache.
-_BLOCK = 2**18
 
 
 def bound_lines() -> Iterator[str]:
@@ -33,8 +31,7 @@ def bound_lines() -> Iterator[str]:
 def _bound_line(shape: Shape) -> str:
     """Return the rate of one evaluation and of a whole fit, and their shares of the bound."""
     features, labels = make(shape)
-    truth = np.eye(shape.n_classes, dtype=np.float32)
-    loss = Binary.of(labels) if shape.task == "multilabel" else Softmax(truth[labels])
+    loss = problem_of(labels, task=shape.task).loss
     evaluated = LogisticObjective(features, loss)
     start, numbers = evaluated.start(), np.arange(loss.n_problems)
     seconds = least(lambda: evaluated.single(start, numbers))
@@ -63,10 +60,10 @@ def _bound_line(shape: Shape) -> str:
 
 
 def _products(shape: Shape, features: Features) -> float:
-    """Return the seconds of the two products of an evaluation, on a cached block."""
-    block = features[: _BLOCK // shape.d]
-    slopes = np.zeros((shape.d, shape.n_classes), np.float32)
-    residuals = block @ slopes
-    forward = least(lambda: block @ slopes, rounds=50)
-    back = least(lambda: block.T @ residuals, rounds=50)
-    return shape.n / len(block) * (forward + back)
+    """Return the seconds of the two products of an evaluation, on one block in the cache."""
+    rows, pieces = next(blocks(features, shape.n_classes))
+    slopes = np.zeros((shape.n_classes, shape.d), np.float32)
+    residuals = scores(slopes, pieces)
+    forward = least(lambda: scores(slopes, pieces), rounds=50)
+    back = least(lambda: weighted_sums(residuals, pieces), rounds=50)
+    return shape.n / rows.stop * (forward + back)
