@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from crsbench.probes.base import Floats
 from crsbench.probes.lbfgs import PATIENCE, Evaluation, Minimum, Objective, minimise
 
-#: Float32 takes a fit to this share of the tolerance, but never below the smallest norm. Just at the
-#: tolerance the objective may still be above that of another solver that stops there.
+#: Float32 takes a fit to this share of the tolerance, but never below the smallest norm. Just at
+#: the tolerance the objective may still be above that of another solver that stops there.
 _SINGLE_SHARE, _SINGLE_LEAST = 0.4, 3e-7
 #: Iterations without progress after which float64 takes over.
 _SINGLE_PATIENCE = 50
