@@ -382,7 +382,9 @@ def _check_probabilities(confidence: Floats, outcome: Floats) -> None:
 
 
 def _steps(counts: Integers) -> Integers:
-    return np.diff(counts, axis=0, prepend=0)
+    steps = counts.copy()
+    steps[1:] -= counts[:-1]
+    return steps
 
 
 def _ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:

@@ -57,21 +57,19 @@ class RowObjective:
 
     def __init__(self, features: Features, loss: Softmax | Binary) -> None:
         self._loss, self._counts = loss, loss.counts
-        wide = features.astype(np.float64)
-        self._mean = wide.mean(axis=0)
-        self._rows = wide - self._mean
-        single_rows = self._rows.astype(np.float32)
-        self._products = single_rows @ single_rows.T
+        self._features, self._mean = features, features.mean(axis=0, dtype=np.float64)
+        rows = features - self._mean.astype(np.float32)
+        self._products = rows @ rows.T
         self._preconditioner: _OneSystem | _Systems = _OneSystem(self._products, loss)
 
     @property
     def near(self) -> float:
         """Norm of the gradient at which Newton's systems are worth their time."""
-        return _NEAR if len(self._rows) <= SYSTEM_ROWS else 0.0
+        return _NEAR if len(self._features) <= SYSTEM_ROWS else 0.0
 
     def start(self) -> Floats:
         """Return the point ``(G, P)`` without weights and with the best intercepts."""
-        points = np.zeros((len(self._counts), len(self._rows) + 1))
+        points = np.zeros((len(self._counts), len(self._features) + 1))
         points[:, -1] = self._loss.intercepts()
         return points.reshape(self._loss.n_problems, -1)
 
@@ -86,7 +84,7 @@ class RowObjective:
     def weights(self, points: Floats) -> Floats:
         """Return what points ``(G, P)`` stand for: weights ``(K, D + 1)``, the intercepts last."""
         of_rows, intercepts = self._split(points)
-        weights = times(of_rows, self._rows)
+        weights = self._lifted(of_rows)
         return np.column_stack([weights, intercepts[:, 0] - weights @ self._mean])
 
     def single(self, points: Floats, numbers: NDArray[np.intp]) -> Evaluation:
@@ -102,7 +100,7 @@ class RowObjective:
             by_rows,
             total,
             residuals.sum(axis=1, keepdims=True, dtype=np.float64),
-            _LARGEST_TO_MEAN * np.sqrt(np.maximum(squares, 0) / self._rows.shape[1]),
+            _LARGEST_TO_MEAN * np.sqrt(np.maximum(squares, 0) / self._features.shape[1]),
             columns,
             n_problems=len(points),
         )
@@ -111,15 +109,15 @@ class RowObjective:
         """Evaluate in float64."""
         of_rows, intercepts = self._split(points)
         columns = columns_of(self._loss, numbers)
-        weights = times(of_rows, self._rows)
-        logits = times_transposed(weights, self._rows) + intercepts
+        weights = self._lifted(of_rows)
+        logits = self._scores(weights) + intercepts
         losses, errors = self._loss.assess(logits[None], _ALL, columns)
         residuals = self._loss.residuals(logits[None], _ALL, columns)[0]
         total = residuals + of_rows
-        by_weights = times(total, self._rows)
+        by_weights = self._lifted(total)
         by_intercepts = residuals.sum(axis=1, keepdims=True)
         return self._evaluation(
-            times_transposed(by_weights, self._rows),
+            self._scores(by_weights),
             total,
             by_intercepts,
             np.abs(by_weights + by_intercepts * self._mean).max(axis=1),
@@ -131,8 +129,18 @@ class RowObjective:
 
     def _split(self, points: Floats) -> tuple[Floats, Floats]:
         """Return the weights of the rows ``(k, N)`` and the intercepts ``(k, 1)``."""
-        both = points.reshape(-1, len(self._rows) + 1)
+        both = points.reshape(-1, len(self._features) + 1)
         return both[:, :-1], both[:, -1:]
+
+    def _lifted(self, of_rows: Floats) -> Floats:
+        """Return the sums ``(k, D)`` of the centred features, weighted ``(k, N)``."""
+        return times(of_rows, self._features) - of_rows.sum(axis=1, keepdims=True) * self._mean
+
+    def _scores(self, weights: Floats) -> Floats:
+        """Return the products ``(k, N)`` of weights ``(k, D)`` and the centred features."""
+        centred = times_transposed(weights, self._features)
+        centred -= (weights @ self._mean)[:, None]
+        return centred
 
     def _logits(self, of_rows: Floats, intercepts: Floats) -> Features:
         logits = times_transposed(of_rows.astype(np.float32), self._products)

@@ -52,10 +52,13 @@ def weighted_sums(weights: NDArray[Any], pieces: NDArray[Any]) -> NDArray[Any]:
 
 
 def times_transposed(vectors: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
-    """Return ``(K, N)`` products of vectors ``(K, D)`` with each row of a matrix ``(N, D)``."""
-    product = np.empty((len(vectors), len(matrix)), np.result_type(vectors, matrix))
+    """Return ``(K, N)`` products of vectors ``(K, D)`` with each row of a matrix ``(N, D)``.
+
+    They are in the precision of the vectors, whatever that of the matrix.
+    """
+    product = np.empty((len(vectors), len(matrix)), vectors.dtype)
     for rows, pieces in blocks(matrix, len(vectors)):
-        of_block = scores(vectors, pieces)
+        of_block = scores(vectors, pieces.astype(vectors.dtype, copy=False))
         product[:, rows] = of_block.swapaxes(0, 1).reshape(len(vectors), -1)
     return product
 
@@ -63,10 +66,11 @@ def times_transposed(vectors: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any
 def times(vectors: NDArray[Any], matrix: NDArray[Any]) -> Floats:
     """Return the product ``(K, D)`` of vectors ``(K, N)`` and a matrix ``(N, D)``.
 
-    Sums over blocks are in float64.
+    It is in the precision of the vectors, summed over blocks in float64.
     """
     product = np.zeros((len(vectors), matrix.shape[1]))
     for rows, pieces in blocks(matrix, len(vectors)):
         weights = vectors[:, rows].reshape(len(vectors), *pieces.shape[:2]).swapaxes(0, 1)
-        product += weighted_sums(np.ascontiguousarray(weights), pieces)
+        wide = pieces.astype(vectors.dtype, copy=False)
+        product += weighted_sums(np.ascontiguousarray(weights), wide)
     return product
