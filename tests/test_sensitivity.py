@@ -167,8 +167,15 @@ class TestHeldOut:
         table = leave_one_dataset_out(cells.filter(dataset="chest"), weights=WEIGHTS)
         assert table["rho"].item() is None
         assert table["reason"].item() == (
-            "0 encoders have a CRS on other datasets and an AUROC on this one"
+            "0 encoders have a CRS on other datasets and a value on this one"
         )
+
+    def test_another_axis_can_be_the_target(self, cells):
+        table = leave_one_dataset_out(cells, weights=WEIGHTS, target="robustness")
+        for row in table.iter_rows(named=True):
+            held = cells.filter(dataset=row["held_out"])
+            robustness = dict(held.select("encoder", "robustness").rows())
+            assert row["held_out_winner"] == max(robustness, key=robustness.get)
 
 
 class TestShift:

@@ -13,7 +13,14 @@ from crsbench.crs_table import crs_table
 from crsbench.reference import Member, cohort_reference
 from crsbench.validity_tables import DISPLACEMENTS, panel_axes, validity_tables
 
-DRAWS = Validity(panel_draws=5, panel_sizes=(4, 3), insertion_trials=4, weight_draws=6)
+DRAWS = Validity(
+    panel_draws=5,
+    panel_sizes=(4, 3),
+    insertion_trials=4,
+    weight_draws=6,
+    weight_factors=(0.5, 1.5),
+    held_out_target="discrimination",
+)
 
 
 @pytest.fixture(scope="module")

@@ -111,6 +111,7 @@ def test_the_same_name_in_two_files_is_an_error_that_names_both(tmp_path):
         ({"classes": []}, r"classes: .*at least 1 item"),
         ({"root": "{home}/x"}, r"root: '\{home\}/x' can hold \{name\}, \{data_root\} only"),
         ({"adapter": "isic2019", "csv": "a.csv"}, r"csv: only the adapter folder has it"),
+        ({"views": ["AP"]}, r"views: only the adapter mimic_cxr has it, not folder"),
         ({"shift_of": "nowhere"}, r"shift_of: nowhere is not defined; allowed: clinic"),
         (
             {"n_images": 2, "release": RELEASE},

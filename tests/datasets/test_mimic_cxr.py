@@ -74,6 +74,14 @@ def test_frontal_test_images_get_their_studys_labels_by_name(definition, packed)
     assert second == [-int(name == "No Finding") for name in definition.classes]
 
 
+def test_another_view_and_another_part_of_the_split_can_be_taken(definition):
+    write(definition)
+    other = definition.model_copy(update={"views": ("PA",)})
+    assert read_listing(other).samples["sample"].to_list() == ["d6"]
+    other = definition.model_copy(update={"official_split": "train"})
+    assert "d1" not in read_listing(other).samples["sample"].to_list()
+
+
 def test_the_order_of_the_label_columns_changes_nothing(definition):
     write(definition)
     before = read_listing(definition).samples

@@ -24,6 +24,7 @@ MOST_EXACT_SEEDS = 10
 Perturbation = Literal["blur", "jpeg", "contrast", "rician", "fov"]
 Probe = Literal["logistic", "mlp", "knn"]
 Analysis = Literal["bootstrap", "case_bootstrap", "validity"]
+Axis = Literal["discrimination", "calibration", "label_efficiency", "robustness"]
 SeedDraws = Literal["paired", "exact", "per_dataset"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(ge=0.001, le=1)]
@@ -138,12 +139,21 @@ class Resampling(Model):
 
 
 class Validity(Model):
-    """How often panels, insertions and weights are drawn."""
+    """How panels, insertions and weights are drawn, and what is predicted of a held-out dataset."""
 
     panel_draws: Annotated[int, Field(gt=0)]
     panel_sizes: tuple[Annotated[int, Field(gt=1)], ...]
     insertion_trials: Annotated[int, Field(gt=0)]
     weight_draws: Annotated[int, Field(gt=0)]
+    weight_factors: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]]
+    held_out_target: Axis
+
+    @model_validator(mode="after")
+    def _factors_in_order(self) -> Self:
+        low, high = self.weight_factors
+        if low > high:
+            raise ValueError(f"weight_factors: the first is the lowest, got {low}, {high}")
+        return self
 
 
 class Extraction(Model):

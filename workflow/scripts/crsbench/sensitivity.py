@@ -260,12 +260,21 @@ def _beside(
     return Variant(name, AGGREGATE, encoders, crs, changed, missing)
 
 
-def leave_one_dataset_out(cells: pl.DataFrame, *, weights: Weights) -> pl.DataFrame:
-    """Predict each dataset's clean macro-AUROC from the CRS on the others (paper, section 5.6).
+def leave_one_dataset_out(
+    cells: pl.DataFrame, *, weights: Weights, target: str = AXES[DISCRIMINATION]
+) -> pl.DataFrame:
+    """Predict an axis of each dataset from the CRS on the others (paper, section 5.6).
+
+    Parameters
+    ----------
+    cells
+        Rows of the axes table.
+    target
+        The axis: by default discrimination, which is the clean macro-AUROC.
 
     Returns
     -------
-    `HELD_OUT`, one row per dataset, on the encoders that have a CRS and a held-out AUROC. Ties
+    `HELD_OUT`, one row per dataset, on the encoders that have a CRS and the held-out value. Ties
     for the winner are broken by the panel's order.
     """
     encoders, datasets = _names(cells, "encoder"), _names(cells, "dataset")
@@ -273,19 +282,19 @@ def leave_one_dataset_out(cells: pl.DataFrame, *, weights: Weights) -> pl.DataFr
     rows = []
     for d, dataset in enumerate(datasets):
         crs = cohort_crs(np.delete(axes, d, axis=1), weights=weights)
-        row = _held_out_row(crs, axes[:, d, DISCRIMINATION], encoders)
+        row = _held_out_row(crs, axes[:, d, AXES.index(target)], encoders)
         rows.append({"held_out": dataset} | row)
     return pl.DataFrame(rows, schema=HELD_OUT).fill_nan(None)
 
 
-def _held_out_row(crs: Floats, auroc: Floats, encoders: Sequence[str]) -> dict[str, object]:
-    both = np.flatnonzero(np.isfinite(crs) & np.isfinite(auroc))
+def _held_out_row(crs: Floats, held_out: Floats, encoders: Sequence[str]) -> dict[str, object]:
+    both = np.flatnonzero(np.isfinite(crs) & np.isfinite(held_out))
     if len(both) < 2:
-        reason = f"{len(both)} encoders have a CRS on other datasets and an AUROC on this one"
+        reason = f"{len(both)} encoders have a CRS on other datasets and a value on this one"
         return {"n_encoders": len(both), "reason": reason}
-    winner, actual = (int(both[descending_order(values[both])[0]]) for values in (crs, auroc))
-    rho = float(spearman(crs[both], auroc[both]))
-    overlap = float(top_k_overlap(crs[both], auroc[both], k=3))
+    winner, actual = (int(both[descending_order(values[both])[0]]) for values in (crs, held_out))
+    rho = float(spearman(crs[both], held_out[both]))
+    overlap = float(top_k_overlap(crs[both], held_out[both], k=3))
     undefined = {
         "rho: all encoders tied": rho,
         f"top 3 of {len(both)} encoders is everyone": overlap,

@@ -249,7 +249,7 @@ def weight_draws(
     generator: np.random.Generator,
     n_draws: int,
     weights: Weights,
-    spread: tuple[float, float] = (0.5, 1.5),
+    factors: tuple[float, float] = (0.5, 1.5),
     alternatives: Sequence[tuple[float, float, float, float]] = ((0.30, 0.30, 0.15, 0.25),),
 ) -> pl.DataFrame:
     """Compare CRS under other weights with CRS under the given ones (paper, section 5.3).
@@ -262,8 +262,8 @@ def weight_draws(
         Draws the factors.
     n_draws
         Draws of the axis weights, and as many of the component weights.
-    spread
-        Each weight is multiplied by a factor, uniform between these, then all are renormalised.
+    factors
+        Each weight is multiplied by a number, uniform between these, then all are renormalised.
     alternatives
         Further axis weights to compare.
 
@@ -273,9 +273,9 @@ def weight_draws(
     """
     if reason := why_no_crs(axes, encoders):
         return pl.DataFrame([{"reason": reason}], schema=WEIGHT_DRAWS)
-    by_axis = _renormalised(weights.axes, generator.uniform(*spread, (n_draws, len(AXES))))
+    by_axis = _renormalised(weights.axes, generator.uniform(*factors, (n_draws, len(AXES))))
     by_component = _renormalised(
-        weights.components, generator.uniform(*spread, (n_draws, len(COMPONENTS)))
+        weights.components, generator.uniform(*factors, (n_draws, len(COMPONENTS)))
     )
     others = np.array([replace(weights, axes=given).axes for given in alternatives]).reshape(
         -1, len(AXES)

@@ -75,7 +75,9 @@ def validity_tables(
         "estimators": variants_table(substitutions),
         "complete_members": variants_table(completed),
         "variant_scores": variant_scores([*substitutions, *completed]),
-        "leave_one_dataset_out": leave_one_dataset_out(cells, weights=weights),
+        "leave_one_dataset_out": leave_one_dataset_out(
+            cells, weights=weights, target=draws.held_out_target
+        ),
         "shift_prediction": shift_prediction(cells, metric_rows, probe=probe, weights=weights),
         "probe_agreement": probe_agreement(metric_rows, primary=probe),
     }
@@ -115,7 +117,12 @@ def _stability_tables(
         weights=weights,
     )
     weighted = weight_draws(
-        axes, encoders, generator=random("weights"), n_draws=draws.weight_draws, weights=weights
+        axes,
+        encoders,
+        generator=random("weights"),
+        n_draws=draws.weight_draws,
+        factors=draws.weight_factors,
+        weights=weights,
     )
     return {
         "panels": compared,

@@ -24,6 +24,9 @@ Task = Literal["multiclass", "ordinal", "multilabel"]
 #: Modules of this package that a definition can name.
 ADAPTERS = ("aptos2019", "chexpert", "folder", "isic2019", "mimic_cxr")
 
+#: Keys that only one adapter reads.
+_KEYS_OF_ADAPTERS = {"folder": {"csv", "columns"}, "mimic_cxr": {"official_split", "views"}}
+
 
 class Columns(Model):
     """Names of the columns in the CSV of a `folder` dataset.
@@ -80,6 +83,9 @@ class DatasetDefinition(Model):
         ``crsbench doctor`` read it.
     csv, columns
         Only for the adapter ``folder``: its label file below the root, and that file's columns.
+    official_split, views
+        Only for the adapter ``mimic_cxr``: the part of the official split, and the values of
+        ViewPosition, that are taken.
     phantom
         What to draw, where the files are made by the workflow.
     """
@@ -103,6 +109,8 @@ class DatasetDefinition(Model):
     n_images: Annotated[int, Field(gt=0)] | None = None
     csv: Text = "labels.csv"
     columns: Columns = Columns()
+    official_split: Literal["train", "validate", "test"] = "test"
+    views: Annotated[tuple[Text, ...], Field(min_length=1)] = ("AP", "PA")
     phantom: PhantomDrawing | None = None
 
     @model_validator(mode="after")
@@ -115,9 +123,13 @@ class DatasetDefinition(Model):
             raise ValueError(f"classes: {', '.join(repeated)} named more than once")
         if self.task != "multilabel" and len(self.classes) < 2:
             raise ValueError(f"classes: {self.task} needs two or more, got {len(self.classes)}")
-        foreign = sorted({"csv", "columns"} & self.model_fields_set)
-        if foreign and self.adapter != "folder":
-            raise ValueError(f"{foreign[0]}: only the adapter folder has it, not {self.adapter}")
+        for adapter, keys in _KEYS_OF_ADAPTERS.items():
+            fields = type(self).model_fields
+            foreign = [key for key in sorted(keys) if getattr(self, key) != fields[key].default]
+            if foreign and self.adapter != adapter:
+                raise ValueError(
+                    f"{foreign[0]}: only the adapter {adapter} has it, not {self.adapter}"
+                )
         if self.n_images is not None and self.stated_images is not None:
             raise ValueError("n_images: release.expected.images states it already; leave one out")
         return self

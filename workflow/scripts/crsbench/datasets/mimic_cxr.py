@@ -24,7 +24,6 @@ from crsbench.datasets.tables import (
 from crsbench.errors import DataError
 
 _SPLITS = ("train", "validate", "test")
-_VIEWS = ("AP", "PA")
 
 
 def label_files(definition: DatasetDefinition) -> list[Path]:
@@ -38,12 +37,12 @@ def _found(root: Path, kind: str) -> Path:
 
 
 def read_listing(definition: DatasetDefinition) -> Listing:
-    """Read the images of the official test split that are taken from the front."""
+    """Read the images of one part of the official split, of the views that are taken."""
     views_path, splits_path, labels_path = label_files(definition)
     images, repeated = _read_views(views_path)
     images = images.join(_read_splits(splits_path), on="dicom_id", how="left")
-    test = images.filter(split="test")
-    frontal = test.filter(pl.col("ViewPosition").is_in(_VIEWS))
+    part = images.filter(split=definition.official_split)
+    frontal = part.filter(pl.col("ViewPosition").is_in(definition.views))
     labelled_ = frontal.join(_read_labels(labels_path, definition), on="study_id", how="left")
     unlabelled = labelled_.filter(pl.col("labels").is_null())
     samples = labelled_.filter(pl.col("labels").is_not_null()).select(
@@ -62,8 +61,8 @@ def read_listing(definition: DatasetDefinition) -> Listing:
             [
                 excluded(repeated, reason="repeated row"),
                 excluded(_named(unlabelled), reason="no label for its study"),
-                *_counts(images, "split", splits_path, kept=["test"]),
-                *_counts(test, "ViewPosition", views_path, kept=_VIEWS),
+                *_counts(images, "split", splits_path, kept=[definition.official_split]),
+                *_counts(part, "ViewPosition", views_path, kept=definition.views),
             ]
         ),
         folders=tuple(definition.root / folder for folder in sorted(set(subjects["folder"]))),
