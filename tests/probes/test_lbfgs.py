@@ -124,3 +124,42 @@ def test_a_gradient_that_is_not_finite_ends_the_problem_and_no_other(rng):
     assert np.isnan(found.norms[0])
     assert found.iterations[0] == 0
     assert found.norms[1] <= 1e-10
+
+
+def test_a_step_without_curvature_is_not_remembered_and_ends_no_other_problem():
+    """Two problems: a quadratic, and one whose gradient does not change at all."""
+
+    def objective(points, numbers):
+        gradients = np.where(numbers[:, None] == 0, points - 1, np.full_like(points, 2.0))
+        return Evaluation(
+            gradients,
+            gradients,
+            np.abs(gradients).max(axis=1),
+            np.zeros(len(points)),
+            np.zeros(len(points), np.int64),
+        )
+
+    found = minimise(objective, np.zeros((2, 3)), tolerance=1e-9, max_iterations=50)
+    np.testing.assert_allclose(found.points[0], 1)
+    assert found.norms[0] <= 1e-9
+    assert found.norms[1] == 2
+    assert np.isfinite(found.points).all()
+
+
+def test_a_problem_of_many_variables_goes_as_it_would_alone(rng):
+    targets = rng.standard_normal((3, 20_000))
+    scales = np.geomspace(1, 50, 20_000)
+
+    def objective(points, numbers):
+        gradients = scales * (points - targets[numbers])
+        norms = np.abs(gradients).max(axis=1)
+        return Evaluation(gradients, gradients, norms, norms, np.zeros(len(points), np.int64))
+
+    together = minimise(objective, np.zeros_like(targets), tolerance=1e-6, max_iterations=200)
+    for number in range(3):
+
+        def alone(points, _numbers, number=number):
+            return objective(points, np.array([number]))
+
+        own = minimise(alone, np.zeros((1, 20_000)), tolerance=1e-6, max_iterations=200)
+        np.testing.assert_array_equal(own.points[0], together.points[number])

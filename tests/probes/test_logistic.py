@@ -235,7 +235,7 @@ def test_separable_classes_converge_to_finite_weights_and_are_recorded_as_such()
 def cell(rng):
     """A train split of three classes and some training sets of it, wide and tall."""
     features, labels = draw(rng, 300, 40, 3)
-    rows = [np.sort(rng.permutation(300)[:n]) for n in (20, 60, 150)] + [np.arange(300)]
+    rows = [np.sort(rng.permutation(300)[:n]) for n in (20, 60, 150, 20)] + [np.arange(300)]
     subsets = [Subset(len(of_set) / 300, 0, of_set) for of_set in rows]
     return np.ascontiguousarray(features), labels, subsets
 
@@ -282,6 +282,16 @@ def test_a_fit_beside_others_is_the_fit_alone_to_the_bit(rng, n, task):
         np.testing.assert_array_equal(alone.intercept, fitted.intercept)
 
 
+def test_sets_of_other_widths_are_the_fits_alone_too(rng):
+    """Tall rows of 60 columns and 60 wide rows have points of one size."""
+    sets = [draw(rng, 90, 60, 3), draw(rng, 60, 100, 3)]
+    settings = {"task": "multiclass", "n_classes": 3, "tolerance": 1e-7, "max_iterations": 1000}
+    for of_set, fitted in zip(sets, fit_sets(sets, **settings), strict=True):
+        alone = fit_rows(*of_set, **settings)
+        assert alone.iterations == fitted.iterations
+        np.testing.assert_array_equal(alone.coefficients, fitted.coefficients)
+
+
 def test_sets_that_cannot_be_fitted_do_not_disturb_those_beside_them(rng):
     features, labels = draw(rng, 30, 60, 4)
     broken = features.copy()
@@ -300,7 +310,7 @@ def test_all_fits_score_a_set_as_each_does_alone(cell, monkeypatch, threads):
     monkeypatch.setattr(logistic, "_SCORED_ROWS", 64)
     fits = fit_subsets(cell, threads=1)
     together = PROBE.score(fits, cell[0], threads=threads)
-    assert together.shape == (4, 300, 3)
+    assert together.shape == (5, 300, 3)
     for fitted, logits in zip(fits, together, strict=True):
         np.testing.assert_allclose(logits, fitted.logits(cell[0]), rtol=1e-6, atol=1e-6)
 
@@ -378,18 +388,20 @@ def test_features_far_from_standardised_are_a_typed_failure(rng, n):
     assert "above the tolerance" in fitted.reason or "standardised" in fitted.reason
 
 
-def test_reaching_the_cap_is_recorded_and_the_fit_still_scores(rng):
-    features, labels = draw(rng, 60, 10, 4)
-    fitted = fit(features, labels, n_classes=4, cap=3)
+@pytest.mark.parametrize(("n", "d", "cap"), [(60, 10, 3), (20, 60, 3), (20, 60, 12)])
+def test_reaching_the_cap_is_recorded_and_the_fit_still_scores(rng, n, d, cap):
+    features, labels = draw(rng, n, d, 4)
+    fitted = fit(features, labels, n_classes=4, cap=cap)
     assert fitted.status == "not_converged"
-    assert fitted.iterations == 3
+    assert fitted.iterations == cap
     assert fitted.gradient_norm > TOLERANCE
-    assert "above the tolerance" in fitted.reason
+    assert f"above the tolerance after {cap} iterations, the cap" in fitted.reason
     assert np.isfinite(fitted.logits(features)).all()
 
 
-def test_a_looser_tolerance_stops_earlier(rng):
-    features, labels = draw(rng, 60, 10, 4)
+@pytest.mark.parametrize(("n", "d"), [(60, 10), (20, 60)])
+def test_a_looser_tolerance_stops_earlier(rng, n, d):
+    features, labels = draw(rng, n, d, 4)
     loose, tight = (fit(features, labels, n_classes=4, tolerance=t) for t in (1e-3, 1e-8))
     assert loose.status == tight.status == "converged"
     assert loose.iterations < tight.iterations

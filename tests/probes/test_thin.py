@@ -33,7 +33,8 @@ def test_products_agree_with_float64(operands):
     expected = wide @ wide_matrix.T
     size = np.sqrt(matrix.shape[1])
     np.testing.assert_allclose(times_transposed(vectors, matrix), expected, atol=1e-5 * size)
-    np.testing.assert_allclose(times_transposed(wide, wide_matrix), expected, atol=1e-12 * size)
+    for given in (wide_matrix, matrix):  # the vectors' precision counts
+        np.testing.assert_allclose(times_transposed(wide, given), expected, atol=1e-12 * size)
 
 
 def test_sums_of_rows_agree_with_float64(operands):
@@ -43,13 +44,15 @@ def test_sums_of_rows_agree_with_float64(operands):
     product = times(weights, matrix)
     assert product.dtype == np.float64
     np.testing.assert_allclose(product, expected, atol=1e-5 * np.sqrt(len(matrix)))
+    product = times(weights.astype(float), matrix)
+    np.testing.assert_allclose(product, expected, atol=1e-12 * np.sqrt(len(matrix)))
 
 
 def test_scores_and_sums_of_one_block(operands):
     vectors, matrix = operands
     pieces = matrix[None]
     of_pieces = scores(vectors, pieces)
-    np.testing.assert_array_equal(of_pieces[0], vectors @ matrix.T)
+    np.testing.assert_allclose(of_pieces[0], vectors @ matrix.T, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(
         weighted_sums(of_pieces, pieces), (of_pieces[0] @ matrix), rtol=1e-4, atol=1e-2
     )

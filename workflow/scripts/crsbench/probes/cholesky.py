@@ -14,6 +14,18 @@ def add_to_diagonal(matrix: Features, number: float) -> None:
     matrix.flat[:: len(matrix) + 1] += np.float32(number)
 
 
+def check_factor(first_bad: int) -> None:
+    """Raise a `LinAlgError` unless a factorisation, of any library, came to its end.
+
+    Parameters
+    ----------
+    first_bad
+        The order of the first leading minor that is not positive, counted from 1, or 0.
+    """
+    if first_bad:
+        raise LinAlgError(f"{first_bad}-th leading minor is not positive definite")
+
+
 def cholesky_factor(matrix: Features) -> Features:
     """Return the lower factor ``(N, N)``, in column order, of a matrix that is overwritten.
 
@@ -25,8 +37,7 @@ def cholesky_factor(matrix: Features) -> Features:
         If the matrix is not positive definite.
     """
     factor, first_bad = spotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
-    if first_bad:
-        raise LinAlgError(f"{first_bad}-th leading minor is not positive definite")
+    check_factor(first_bad)
     return factor
 
 
@@ -52,8 +63,7 @@ class InverseOfSum:
     def __init__(self, matrix: Features, number: float) -> None:
         add_to_diagonal(matrix, number)
         factor, first_bad = spotrf(matrix.T, lower=0, overwrite_a=1)
-        if first_bad:
-            raise LinAlgError(f"{first_bad}-th leading minor is not positive definite")
+        check_factor(first_bad)
         # The upper factor in column order is the lower one in row order.
         self._inverse_factor = strtri(factor, lower=0, overwrite_c=1)[0].T
 

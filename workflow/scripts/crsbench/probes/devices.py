@@ -9,7 +9,7 @@ from pathlib import Path
 from crsbench.probes.engines import NUMPY, Engine
 
 #: Numbers in a training matrix below which all fits of a cell take a core about as long as torch
-#: and a GPU take to start: 3 s for 2,563 x 2,560 (6.6 million).
+#: and a GPU take to start: some seconds.
 _WORTH_A_GPU = 2**23
 #: What a machine has whose GPUs torch may call CUDA: of NVIDIA, AMD, and Windows under Linux.
 _DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))

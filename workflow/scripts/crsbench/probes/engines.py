@@ -31,7 +31,7 @@ class Engine:
     exact
         Opens a context, outside all threads, in which products are exact and repeatable.
     side_by_side
-        Whether several threads make it faster.
+        Whether wide fits run on several threads; where not, those with few rows have one, too.
     """
 
     name: str

@@ -165,6 +165,9 @@ class _Memory:
             ``(G, P)`` differences of the points, of their gradients, and of their preconditioned
             gradients, for all problems.
         """
+        # Not positive where rounding has the last word: there is nothing to learn.
+        learns = (_products(steps, changes) > 0) & (_products(changes, scaled) > 0)
+        rows = rows[learns[rows]]
         slots = self._written[rows] % MEMORY
         self._steps[rows, slots] = steps[rows]
         self._changes[rows, slots] = changes[rows]
@@ -194,6 +197,11 @@ class _Memory:
             + _combined(outer, self._steps)
             - _combined(scale * inner, self._preconditioned)
         )
+
+
+def _products(first: Floats, second: Floats) -> Floats:
+    """Return the inner products ``(G,)`` of vectors ``(G, P)``: each as if it were alone."""
+    return np.matmul(first[:, None, :], second[:, :, None])[:, 0, 0]
 
 
 def _dots(memory: Floats, vectors: Floats) -> Floats:
@@ -245,7 +253,7 @@ class _Running:
 
     def move(self, evaluation: Evaluation) -> None:
         """Accept the trial points, or change the steps to them."""
-        slopes = np.einsum("gp,gp->g", evaluation.gradients, self._directions)
+        slopes = _products(evaluation.gradients, self._directions)
         short = ~(slopes >= _SHORT * self._slopes)
         beyond = ~(slopes <= -_BEYOND * self._slopes)
         self._accept(np.flatnonzero(~short & ~beyond), evaluation)
@@ -274,7 +282,7 @@ class _Running:
         """Choose new directions, and the whole step along them."""
         directions = self._memory.directions(self.gradients, self.preconditioned)[rows]
         self._directions[rows] = directions
-        self._slopes[rows] = np.einsum("gp,gp->g", self.gradients[rows], directions)
+        self._slopes[rows] = _products(self.gradients[rows], directions)
         self._steps[rows], self._short[rows], self._beyond[rows] = 1.0, 0.0, np.inf
         self._trials[rows] = 0
 

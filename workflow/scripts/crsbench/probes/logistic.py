@@ -122,9 +122,10 @@ def _of_rows(
 
 
 def _groups(sizes: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of training sets that are fitted together: small ones of one size.
+    """Return the numbers of training sets that are fitted together.
 
-    The largest stand first, so that none is left for the end.
+    Those are small ones of one size: few rows gain from it, and many take memory. The largest
+    stand first, so that none is left for the end.
     """
     groups: dict[object, list[int]] = {}
     for number, size in enumerate(sizes):
@@ -197,15 +198,16 @@ def fit_sets(
     """
     prepared = [_prepared(*each, task=task, n_classes=n_classes, engine=engine) for each in sets]
     fits = {place: each for place, each in enumerate(prepared) if isinstance(each, LogisticFit)}
-    alike: dict[tuple[int, ...], dict[int, _Prepared]] = {}
+    alike: dict[object, dict[int, _Prepared]] = {}
     for place, each in enumerate(prepared):
         if isinstance(each, _Prepared):
-            alike.setdefault(each.objective.start().shape, {})[place] = each
+            kind_and_size = type(each.objective), each.objective.start().shape
+            alike.setdefault(kind_and_size, {})[place] = each
     for group in alike.values():
         objectives = [each.objective for each in group.values()]
         ends = solve(objectives, tolerance=tolerance, max_iterations=max_iterations)
         for (place, each), end in zip(group.items(), ends, strict=True):
-            fits[place] = each.fit(end, tolerance)
+            fits[place] = each.fit(end, tolerance=tolerance, max_iterations=max_iterations)
     return [fits[place] for place in range(len(sets))]
 
 
@@ -253,16 +255,16 @@ class _Prepared:
     n_train: int
     n_classes: int
 
-    def fit(self, end: Minimum, tolerance: float) -> LogisticFit:
+    def fit(self, end: Minimum, *, tolerance: float, max_iterations: int) -> LogisticFit:
         """Return the fit that ended so."""
         weights = self.objective.weights(end.points)
-        spread = np.zeros((weights.shape[1], self.n_classes))
-        spread[-1] = self.problem.absent
-        spread[:, self.problem.held] = weights.T @ self.problem.spread
-        status, reason = _end(end, tolerance)
+        of_classes = np.zeros((weights.shape[1], self.n_classes))
+        of_classes[-1] = self.problem.absent
+        of_classes[:, self.problem.held] = weights.T @ self.problem.spread
+        status, reason = _end(end, tolerance, max_iterations)
         return LogisticFit(
-            coefficients=spread[:-1],
-            intercept=spread[-1],
+            coefficients=of_classes[:-1],
+            intercept=of_classes[-1],
             status=status,
             reason=reason,
             iterations=int(end.iterations.max()),
@@ -295,14 +297,15 @@ def _prepared(
         )
 
 
-def _end(minimum: Minimum, tolerance: float) -> tuple[Status, str | None]:
+def _end(end: Minimum, tolerance: float, max_iterations: int) -> tuple[Status, str | None]:
     """Return how a fit ended, and what is to be known about it."""
-    if not minimum.norms.max() <= tolerance:
-        return "not_converged", (
-            f"gradient {minimum.norms.max():.1e} above the tolerance after "
-            f"{minimum.iterations.max()} iterations"
-        )
-    return "converged", _SEPARABLE if not minimum.errors.any() else None
+    if end.norms.max() <= tolerance:
+        return "converged", _SEPARABLE if not end.errors.any() else None
+    capped = (end.iterations >= max_iterations)[~(end.norms <= tolerance)].any()
+    return "not_converged", (
+        f"gradient {end.norms.max():.1e} above the tolerance after {end.iterations.max()} "
+        f"iterations, {'the cap' if capped else 'where rounding ends the descent'}"
+    )
 
 
 PROBE = Probe(fit_logistic, score_logistic, seed_matters=False, engine=chosen_engine)

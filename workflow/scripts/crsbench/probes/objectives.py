@@ -26,7 +26,7 @@ from crsbench.probes.thin import blocks, scores, weighted_sums
 #: Share of the curvature at the start that is left near the optimum, where most rows are certain.
 #: Between 1/256 and 1/32 it matters little; 1 doubles the iterations of separable rows.
 _CURVATURE_LEFT = 1 / 128
-#: Rows, as a multiple of the columns, that a covariance is taken from.
+#: Rows, as a multiple of the columns, that a covariance is taken from at least.
 COVARIANCE_ROWS = 16
 #: Rows that are copied at a time for it.
 COVARIANCE_BLOCK = 4096
@@ -115,7 +115,7 @@ class LogisticObjective:
         return points.reshape(-1, self._features.shape[1] + 1)
 
     def single(self, points: Floats, numbers: NDArray[np.intp]) -> Evaluation:
-        """Evaluate with products in float32, summed over blocks in float64; without values."""
+        """Evaluate with products in float32, summed over blocks in float64; values mean nothing."""
         return self._evaluate(points, numbers, np.float32)
 
     def double(self, points: Floats, numbers: NDArray[np.intp]) -> Evaluation:
@@ -135,9 +135,9 @@ class LogisticObjective:
         return by_problem(
             gradients,
             self._precondition(gradients, columns),
-            np.abs(gradients).max(axis=1),
-            losses / counts,
-            errors,
+            norms=np.abs(gradients).max(axis=1),
+            values=losses / counts,
+            errors=errors,
             n_problems=len(points),
         )
 
@@ -185,10 +185,10 @@ def columns_of(loss: Softmax | Binary, numbers: NDArray[np.intp]) -> Columns:
 def by_problem(
     gradients: Floats,
     preconditioned: Floats,
+    *,
     norms: Floats,
     values: Floats,
     errors: NDArray[np.int64],
-    *,
     n_problems: int,
 ) -> Evaluation:
     """Gather what is known of each column of logits by problem."""

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError
 
 from crsbench.errors import ConfigError, CrsBenchError
 from crsbench.probes.base import Features, Floats
+from crsbench.probes.cholesky import check_factor
 from crsbench.probes.engines import Engine
 from crsbench.probes.losses import Binary, Columns, Softmax
 from crsbench.probes.objectives import (
@@ -243,12 +243,9 @@ def _scorer(
 
 
 def _cholesky(matrix: torch.Tensor) -> torch.Tensor:
-    """Return the lower factor; what cannot be factorised is the error that NumPy's engine has."""
+    """Return the lower factor; what has none is the error of `crsbench.probes.cholesky`."""
     factor, first_bad = torch.linalg.cholesky_ex(matrix)
-    if first_bad:
-        raise LinAlgError(
-            f"{int(first_bad)}-th leading minor of the array is not positive definite"
-        )
+    check_factor(int(first_bad))
     return factor
 
 

@@ -2,21 +2,23 @@ r"""The objective of logistic regression on fewer rows than columns, in a weight
 
 The best weights lie in the span of the rows: :math:`W = A X` with A ``(K, N)`` and X the features
 about their mean. With :math:`Q = X X^\top` the logits are :math:`A Q + b`, the penalty is
-:math:`\frac12 \operatorname{tr} A Q A^\top`, and nothing has D columns any more. With R the
-gradient of the summed loss by the logits, the gradient of the summed objective is
-:math:`(R + A) Q` by A and :math:`(R + A) X` by W.
+:math:`\frac12 \operatorname{tr} A Q A^\top`, and in float32 nothing has D columns any more. With R
+the gradient of the summed loss by the logits and :math:`T = R + A`, the gradient of the summed
+objective is :math:`T Q` by A and :math:`T X` by W.
 
 Points are ``(G, P)`` as in `crsbench.probes.objectives`, with N weights in place of D.
 
-**Preconditioner.** At the start that of `crsbench.probes.objectives`, which is
-:math:`(R + A)(Q / N + \rho I)^{-1}` here. Such rows are separable as a rule: near the optimum the
-curvature V differs from row to row by orders of magnitude, and the one covariance of all rows says
-little. There it is Newton's system of each class or label, :math:`(I + V Q)^{-1} (R + A)`, which
-for labels is the Hessian, and for a softmax leaves out that one class's logit moves the others but
-for what all classes share. It takes a third of the iterations, and K factorisations.
+**Preconditioner.** At the start that of `crsbench.probes.objectives`: with its ridge
+:math:`\rho = \lambda / \beta` it takes T to :math:`T (Q + N \rho I)^{-1}`, then :math:`B^{-1}` acts
+on the classes. Such rows are separable as a rule: near the optimum the curvature V differs from row
+to row by orders of magnitude, and the one covariance of all rows says little. There Newton's system
+of each class or label takes t to :math:`(I + V Q)^{-1} t`. For labels that is the inverse of the
+Hessian; for a softmax it leaves out how the logit of one class moves the others, save for what all
+classes share. It takes a third of the iterations, and K factorisations.
 """
 
 from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +36,35 @@ from crsbench.probes.thin import times, times_transposed
 _NEAR = 3e-4
 #: With more rows the systems take longer than the iterations that they save.
 SYSTEM_ROWS = 800
-#: The largest component of a gradient is about so many times the root mean square.
+#: The largest component of a gradient is about so many times the root mean square; near the end the
+#: part of the intercepts is small.
 _LARGEST_TO_MEAN = 4
 _ALL = slice(None)
+
+
+class _Gradient(NamedTuple):
+    """The gradient of the summed objective by some of the columns of logits.
+
+    Attributes
+    ----------
+    total
+        ``(k, N)``, T.
+    by_rows
+        ``(k, N)``, T Q: by the weights of the rows.
+    by_intercepts
+        ``(k, 1)`` sums of the residuals.
+    """
+
+    total: NDArray[np.floating]
+    by_rows: NDArray[np.floating]
+    by_intercepts: Floats
+
+
+class _Preconditioner(Protocol):
+    """Takes gradients to steps."""
+
+    def solve(self, gradient: _Gradient, columns: Columns) -> Floats:
+        """Return steps ``(k, N + 1)`` of the rows' weights and the intercepts."""
 
 
 class RowObjective:
@@ -60,7 +88,7 @@ class RowObjective:
         self._features, self._mean = features, features.mean(axis=0, dtype=np.float64)
         rows = features - self._mean.astype(np.float32)
         self._products = rows @ rows.T
-        self._preconditioner: _OneSystem | _Systems = _OneSystem(self._products, loss)
+        self._preconditioner: _Preconditioner = _OneSystem(self._products, loss)
 
     @property
     def near(self) -> float:
@@ -77,8 +105,7 @@ class RowObjective:
         """Precondition with Newton's systems at points ``(G, P)``."""
         logits = self._logits(*self._split(points))
         curvatures = self._loss.curvatures(logits[None])[0]
-        # Rows too large for the systems are large for the first preconditioner, which stays.
-        with suppress(LinAlgError):
+        with suppress(LinAlgError):  # then the first preconditioner stays
             self._preconditioner = _Systems(self._products, self._loss, curvatures)
 
     def weights(self, points: Floats) -> Floats:
@@ -88,7 +115,7 @@ class RowObjective:
         return np.column_stack([weights, intercepts[:, 0] - weights @ self._mean])
 
     def single(self, points: Floats, numbers: NDArray[np.intp]) -> Evaluation:
-        """Evaluate with products in float32, without values, with norms that are estimates."""
+        """Evaluate with products in float32; norms are estimates, values mean nothing."""
         of_rows, intercepts = self._split(points)
         columns = columns_of(self._loss, numbers)
         logits = self._logits(of_rows, intercepts)
@@ -96,12 +123,13 @@ class RowObjective:
         total = residuals + of_rows.astype(np.float32)
         by_rows = times_transposed(total, self._products)
         squares = np.einsum("kn,kn->k", total, by_rows, dtype=np.float64)
+        nothing = np.zeros(len(total))
         return self._evaluation(
-            by_rows,
-            total,
-            residuals.sum(axis=1, keepdims=True, dtype=np.float64),
-            _LARGEST_TO_MEAN * np.sqrt(np.maximum(squares, 0) / self._features.shape[1]),
+            _Gradient(total, by_rows, residuals.sum(axis=1, keepdims=True, dtype=np.float64)),
             columns,
+            norms=_LARGEST_TO_MEAN * np.sqrt(np.maximum(squares, 0) / self._features.shape[1]),
+            losses=nothing,
+            errors=nothing.astype(np.int64),
             n_problems=len(points),
         )
 
@@ -117,14 +145,12 @@ class RowObjective:
         by_weights = self._lifted(total)
         by_intercepts = residuals.sum(axis=1, keepdims=True)
         return self._evaluation(
-            self._scores(by_weights),
-            total,
-            by_intercepts,
-            np.abs(by_weights + by_intercepts * self._mean).max(axis=1),
+            _Gradient(total, self._scores(by_weights), by_intercepts),
             columns,
-            n_problems=len(points),
+            norms=np.abs(by_weights + by_intercepts * self._mean).max(axis=1),
             losses=losses + 0.5 * np.einsum("kd,kd->k", weights, weights),
             errors=errors,
+            n_problems=len(points),
         )
 
     def _split(self, points: Floats) -> tuple[Floats, Floats]:
@@ -149,35 +175,22 @@ class RowObjective:
 
     def _evaluation(
         self,
-        by_rows: NDArray[np.floating],
-        total: NDArray[np.floating],
-        by_intercepts: Floats,
-        norms: Floats,
+        gradient: _Gradient,
         columns: Columns,
         *,
+        norms: Floats,
+        losses: Floats,
+        errors: NDArray[np.int64],
         n_problems: int,
-        losses: Floats | None = None,
-        errors: NDArray[np.int64] | None = None,
     ) -> Evaluation:
-        """Gather an evaluation from gradients of the summed objective.
-
-        Parameters
-        ----------
-        by_rows, by_intercepts
-            ``(k, N)`` and ``(k, 1)``.
-        total
-            ``(k, N)``, R + A.
-        norms
-            ``(k,)`` largest component by the weights of the features.
-        """
+        """Make means of the sums over the rows; `norms` are those by the weights of features."""
         counts = self._counts[columns]
-        nothing = np.zeros(len(counts))
         return by_problem(
-            np.hstack([by_rows, by_intercepts]) / counts[:, None],
-            self._preconditioner.solve(total, by_rows, by_intercepts, columns),
-            np.maximum(norms, np.abs(by_intercepts[:, 0])) / counts,
-            nothing if losses is None else losses / counts,
-            nothing.astype(np.int64) if errors is None else errors,
+            np.hstack([gradient.by_rows, gradient.by_intercepts]) / counts[:, None],
+            self._preconditioner.solve(gradient, columns),
+            norms=np.maximum(norms, np.abs(gradient.by_intercepts[:, 0])) / counts,
+            values=losses / counts,
+            errors=errors,
             n_problems=n_problems,
         )
 
@@ -189,37 +202,39 @@ class _OneSystem:
         self._inverse = InverseOfSum(products.copy(), len(products) * ridge_of(loss))
         self._loss, self._share = loss, len(products) / loss.counts
 
-    def solve(
-        self,
-        total: NDArray[np.floating],
-        _by_rows: NDArray[np.floating],
-        by_intercepts: Floats,
-        columns: Columns,
-    ) -> Floats:
-        solved = self._inverse.times(total) * self._share[columns, None]
-        by_intercepts = by_intercepts / self._loss.counts[columns, None]
-        return self._loss.sharpen(np.hstack([solved, by_intercepts]), columns)
+    def solve(self, gradient: _Gradient, columns: Columns) -> Floats:
+        of_rows = self._inverse.times(gradient.total) * self._share[columns, None]
+        of_intercepts = gradient.by_intercepts / self._loss.counts[columns, None]
+        return self._loss.sharpen(np.hstack([of_rows, of_intercepts]), columns)
 
 
 class _Systems:
-    """Newton's systems, one for each class or label, factorised in float32.
+    r"""Newton's systems, one for each class or label, factorised in float32.
 
-    With V the curvatures, :math:`(I + V Q)^{-1} u = u - V^{1/2} B^{-1} V^{1/2} Q u` where
-    :math:`B = I + V^{1/2} Q V^{1/2}`. The intercept is what makes the weights of the rows sum to 0.
+    With V the curvatures, :math:`(I + V Q)^{-1} t = t - V^{1/2} S^{-1} V^{1/2} Q t` where
+    :math:`S = I + V^{1/2} Q V^{1/2}`.
+
+    **Intercept.** The step of the rows is :math:`a = t_0 - c v_0` with :math:`t_0` and :math:`v_0`
+    from t and from the curvatures v, c that of the intercept. The intercept's own equation is
+    :math:`v^\top Q a + c\, 1^\top v = r`, r the sum of the residuals, and
+    :math:`1^\top (I + V Q) a = 1^\top t - c\, 1^\top v`, so
+    :math:`c = (1^\top t_0 - 1^\top t + r) / 1^\top v_0`.
+
+    Raises
+    ------
+    LinAlgError
+        If a label has no curvature left that float32 can tell, or a system cannot be factorised.
     """
 
     def __init__(self, products: Features, loss: Softmax | Binary, curvatures: Features) -> None:
         self._loss = loss
         self._roots = np.sqrt(curvatures)
         self._factors = [self._factorised(products, roots) for roots in self._roots]
-        by_intercept = times_transposed(curvatures, products)
-        self._by_intercept = np.stack(
-            [
-                self._apply(number, *pair)
-                for number, pair in enumerate(zip(curvatures, by_intercept, strict=True))
-            ]
-        )
-        self._sums = self._by_intercept.sum(axis=1, dtype=np.float64)
+        pairs = zip(curvatures, times_transposed(curvatures, products), strict=True)
+        self._of_curvatures = np.stack([self._apply(k, *pair) for k, pair in enumerate(pairs)])
+        self._sums = self._of_curvatures.sum(axis=1, dtype=np.float64)
+        if not (self._sums > 0).all():
+            raise LinAlgError("no curvature left in float32")
 
     @staticmethod
     def _factorised(products: Features, roots: Features) -> Features:
@@ -231,24 +246,19 @@ class _Systems:
     def _apply(
         self, number: int, total: NDArray[np.floating], by_rows: NDArray[np.floating]
     ) -> NDArray[np.floating]:
-        """Return the inverse of I + V Q times u, from u and Q u."""
+        """Return the inverse of I + V Q times t, from t and Q t."""
         roots = self._roots[number]
         solved, _ = spotrs(self._factors[number], roots * by_rows, lower=1)
         applied: NDArray[np.floating] = total - roots * solved
         return applied
 
-    def solve(
-        self,
-        total: NDArray[np.floating],
-        by_rows: NDArray[np.floating],
-        by_intercepts: Floats,
-        columns: Columns,
-    ) -> Floats:
+    def solve(self, gradient: _Gradient, columns: Columns) -> Floats:
+        total, by_rows, by_intercepts = gradient
         numbers = np.arange(len(self._roots))[columns]
-        solved = np.zeros((len(numbers), total.shape[1] + 1))
+        steps = np.zeros((len(numbers), total.shape[1] + 1))
         for place, number in enumerate(numbers):
-            solved[place, :-1] = self._apply(number, total[place], by_rows[place])
-        excess = (solved[:, :-1] - total).sum(axis=1) + by_intercepts[:, 0]
-        solved[:, -1] = excess / self._sums[columns]
-        solved[:, :-1] -= self._by_intercept[columns] * solved[:, -1:]
-        return self._loss.centred(solved)
+            steps[place, :-1] = self._apply(number, total[place], by_rows[place])
+        excess = (steps[:, :-1] - total).sum(axis=1) + by_intercepts[:, 0]
+        steps[:, -1] = excess / self._sums[columns]
+        steps[:, :-1] -= self._of_curvatures[columns] * steps[:, -1:]
+        return self._loss.centred(steps)

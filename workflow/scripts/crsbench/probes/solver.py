@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from crsbench.probes.base import Floats
 from crsbench.probes.lbfgs import PATIENCE, Evaluation, Minimum, Objective, minimise
 
-#: Float32 takes a fit to this share of the tolerance, but never below the smallest norm. Just at
-#: the tolerance the objective may still be above that of another solver that stops there.
+#: Float32 takes a fit to this share of the tolerance: just at the tolerance the objective may still
+#: be above that of another solver that stops there. Below the second number it has no more digits.
 _SINGLE_SHARE, _SINGLE_LEAST = 0.4, 3e-7
-#: Iterations without progress after which float64 takes over.
+#: Iterations without progress after which a stage in float32 ends.
 _SINGLE_PATIENCE = 50
 
 
@@ -32,10 +32,10 @@ class Precise(Protocol):
         """Return the point ``(G, P)`` without weights and with the best intercepts."""
 
     def refine(self, points: Floats) -> None:
-        """Take the preconditioner from points ``(G, P)`` near the optimum."""
+        """Take the preconditioner from points ``(G, P)``, some of them near the optimum."""
 
     def single(self, points: Floats, numbers: NDArray[np.intp]) -> Evaluation:
-        """Evaluate with products in float32, and without values."""
+        """Evaluate with products in float32; values and errors mean nothing."""
 
     def double(self, points: Floats, numbers: NDArray[np.intp]) -> Evaluation:
         """Evaluate in float64."""
@@ -53,34 +53,30 @@ def solve(objectives: Sequence[Precise], *, tolerance: float, max_iterations: in
     """
     starts = [each.start() for each in objectives]
     n_problems = len(starts[0])
-    single, double = (
-        _side_by_side([getattr(each, precision) for each in objectives], n_problems)
-        for precision in ("single", "double")
-    )
+    single = _side_by_side([each.single for each in objectives], n_problems)
+    double = _side_by_side([each.double for each in objectives], n_problems)
+
+    def further(end: Minimum, objective: Objective, norm: float, patience: int) -> Minimum:
+        left = max_iterations - end.iterations
+        return minimise(
+            objective, end.points, tolerance=norm, max_iterations=left, patience=patience
+        ).after(end)
+
     single_tolerance = max(_SINGLE_SHARE * tolerance, _SINGLE_LEAST)
-    near = objectives[0].near
+    near = max(objectives[0].near, single_tolerance)
     end = minimise(
         single,
         np.concatenate(starts),
-        tolerance=max(near, single_tolerance),
+        tolerance=near,
         max_iterations=max_iterations,
         patience=_SINGLE_PATIENCE,
     )
-    stages = [(double, tolerance, PATIENCE)]
     if near > single_tolerance:
-        for each, points in zip(objectives, np.split(end.points, len(objectives)), strict=True):
-            each.refine(points)
-        stages.insert(0, (single, single_tolerance, _SINGLE_PATIENCE))
-    for objective, norm, patience in stages:
-        further = minimise(
-            objective,
-            end.points,
-            tolerance=norm,
-            max_iterations=max_iterations - end.iterations,
-            patience=patience,
-        )
-        end = further.after(end)
-    return end.split(len(objectives))
+        for each, own in zip(objectives, end.split(len(objectives)), strict=True):
+            if (own.norms <= near).any():
+                each.refine(own.points)
+        end = further(end, single, single_tolerance, _SINGLE_PATIENCE)
+    return further(end, double, tolerance, PATIENCE).split(len(objectives))
 
 
 def _side_by_side(evaluations: Sequence[Objective], n_problems: int) -> Objective:
