@@ -112,7 +112,7 @@ def _in_order(values: Floats, order: Integers) -> Floats:
 
     As `numpy.take_along_axis`, whose indices for every axis take several times as long.
     """
-    n_columns = values[:1].size
+    n_columns = values.size // len(values)
     return values.take(order * n_columns + np.arange(n_columns).reshape(values.shape[1:]))
 
 
@@ -382,6 +382,7 @@ def _check_probabilities(confidence: Floats, outcome: Floats) -> None:
 
 
 def _steps(counts: Integers) -> Integers:
+    """Return the counts' increments from row to row, the first from 0."""
     steps = counts.copy()
     steps[1:] -= counts[:-1]
     return steps

@@ -75,10 +75,10 @@ _STRENGTHS = {
 }
 _TRUNCATE_SIGMA = 4.0
 _WEIGHT_BITS = 22
-# Rows of one dense block of a banded matrix: the fastest of 16…96, on sides up to 512 px and above.
+# Rows of one dense block of a banded matrix, on sides up to 512 px and above: fastest of 16 to 96.
 _OUTPUTS_PER_BLOCK = (16, 32)
 _VALUES_BETWEEN = 80_000  # of a first product at a time: few calls of BLAS, all in the cache
-_VALUES_PER_CHUNK = 65_536  # noise buffers stay in the second-level cache: of 8,192…65,536
+_VALUES_PER_CHUNK = 65_536  # noise buffers stay in the cache: fastest of 8,192 to 65,536
 # Where float32 does not decide how a noisy level is rounded. Up to level 256 the noise is below
 # 512, and all roundings up to the root move the result by less than 1,400 x 2^-24 < 2^-13.
 _NEAR_A_TIE = 2**-12
