@@ -18,8 +18,8 @@ and decides.
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
 variables; each label for itself.
 
-**Threads.** Fits run side by side, each with a BLAS of one thread, and small ones of one size share a
-thread: neither changes a bit.
+**Threads.** Fits run side by side, each with a BLAS of one thread, and small ones of one size share
+a thread: neither changes a bit.
 
 **Devices.** The products are computed in NumPy or on a GPU (`crsbench.probes.devices`). Fits with
 fewer rows than columns are small, and stay on the CPU.
