@@ -78,7 +78,7 @@ class Softmax:
     @staticmethod
     def centred(vectors: Floats) -> Floats:
         """Return vectors ``(K, P)`` less what all classes share, which no probability notices."""
-        return vectors - vectors.mean(axis=0)
+        return vectors - vectors.sum(axis=0) / len(vectors)
 
     def residuals(
         self, logits: NDArray[np.floating], samples: slice, _columns: Columns

@@ -56,6 +56,8 @@ def times_transposed(vectors: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any
 
     They are in the precision of the vectors, whatever that of the matrix.
     """
+    if vectors.size * len(matrix) <= _SMALL:
+        return vectors @ matrix.T.astype(vectors.dtype, copy=False)
     product = np.empty((len(vectors), len(matrix)), vectors.dtype)
     for rows, pieces in blocks(matrix, len(vectors)):
         of_block = scores(vectors, pieces.astype(vectors.dtype, copy=False))
@@ -68,6 +70,8 @@ def times(vectors: NDArray[Any], matrix: NDArray[Any]) -> Floats:
 
     It is in the precision of the vectors, summed over blocks in float64.
     """
+    if len(vectors) * matrix.size <= _SMALL:
+        return (vectors @ matrix.astype(vectors.dtype, copy=False)).astype(np.float64, copy=False)
     product = np.zeros((len(vectors), matrix.shape[1]))
     for rows, pieces in blocks(matrix, len(vectors)):
         weights = vectors[:, rows].reshape(len(vectors), *pieces.shape[:2]).swapaxes(0, 1)
