@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from huggingface_hub import constants
 
 from crsbench.cli import main
 from crsbench.config import read_yaml
@@ -49,15 +50,20 @@ def test_a_bare_machine_lacks_everything_and_each_line_says_what_to_do(capsys, t
     encoders, datasets = rows_of(lines, "encoder "), rows_of(lines, "dataset ")
     assert list(encoders) == read_yaml(FULL)["encoders"]
     assert list(datasets) == list(N_IMAGES)
+    assert encoders["resnet50"].startswith("missing   ")
     assert (
-        encoders["resnet50"] == "missing            model.safetensors: crsbench prefetch fetches it"
+        "model.safetensors: crsbench prefetch fetches it where HF_HUB_OFFLINE is not set"
+        in (encoders["resnet50"])
     )
     assert encoders["mae_b16"].startswith("missing, unpinned")
     assert "(revision main can move, and no digest is known)" in encoders["mae_b16"]
     assert encoders["medgemma"].startswith("gated")
     assert "https://huggingface.co/google/medgemma-4b-it" in encoders["medgemma"]
-    assert datasets["aptos2019"].startswith("missing")
-    assert "needs a Kaggle account; https://www.kaggle.com/" in datasets["aptos2019"]
+    states = {name: line.partition("  ")[0] for name, line in datasets.items()}
+    assert states.pop("isic2019") == "missing"
+    assert set(states.values()) == {"gated"}
+    page = "https://www.kaggle.com/competitions/aptos2019-blindness-detection"
+    assert f"needs a Kaggle account; ask for access at {page} if" in datasets["aptos2019"]
     assert status == 1
     assert error.startswith("crsbench: not ready: resnet50 missing, ")
     assert error.count("\n") == 1
@@ -70,23 +76,78 @@ def test_a_run_that_needs_nothing_is_ready(capsys, tmp_path):
     assert (status, error) == (0, "")
     assert rows_of(lines, "encoder ")["tiny_resnet"].startswith("present")
     assert rows_of(lines, "dataset ")["tiny_radiograph"] == "present  drawn by the workflow"
+    assert lines[-1] == "ready"
+
+
+def test_with_a_network_what_the_run_fetches_is_no_fault_and_is_named(
+    capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    status, lines, error = examined(
+        capsys, "--config", "encoders=[resnet50,panderm,statistics]", "datasets=[isic2019]",
+        "shift=[]", f"data_root={tmp_path / 'data'}", f"store={tmp_path / 'store'}",
+    )  # fmt: skip
+    assert (status, error) == (0, "")
+    assert rows_of(lines, "encoder ")["resnet50"].startswith("missing, fetched by the run  ")
+    assert rows_of(lines, "encoder ")["panderm"].startswith("missing, fetched by the run, unpinned")
+    assert rows_of(lines, "dataset ")["isic2019"].startswith("missing, fetched by the run  ")
+    assert lines[-1] == "ready; the run itself fetches resnet50, panderm, isic2019"
+
+
+def test_what_needs_an_account_stays_a_fault_with_a_network(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    options = (
+        "encoders=[resnet50,medsiglip]", f"data_root={tmp_path / 'data'}", f"store={tmp_path}"
+    )  # fmt: skip
+    status, lines, error = examined(capsys, "--config", *options)
+    faults = ("medsiglip gated", "aptos2019 gated", "chexpert gated", "mimic_cxr gated")
+    assert status == 1
+    assert f"not ready: {', '.join(faults)}" in error
+    assert not any(line.startswith("ready") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("setting", "state", "advice"),
+    [
+        ("error", "digest mismatch", "or set unlike_release=warn where another is meant"),
+        ("warn", "digest mismatch, allowed", "as unlike_release=warn is set, the run goes on"),
+    ],
+)
+def test_a_label_file_unlike_its_release_is_a_fault_unless_allowed(
+    setting, state, advice, capsys, tmp_path
+):
+    root = tmp_path / "data" / "aptos2019"
+    (root / "train_images").mkdir(parents=True)
+    (root / "train.csv").write_text("id_code,diagnosis\na,0\n")
+    status, lines, error = examined(
+        capsys, "--config", "encoders=[untrained_vit_tiny,statistics]", "datasets=[aptos2019]",
+        "shift=[]", f"unlike_release={setting}", f"data_root={tmp_path / 'data'}",
+        f"store={tmp_path / 'store'}",
+    )  # fmt: skip
+    line = rows_of(lines, "dataset ")["aptos2019"]
+    assert line.partition("  ")[0] == state
+    assert f"{root / 'train.csv'}: SHA-256 " in line
+    assert line.endswith(advice)
+    assert status == (setting == "error")
+    assert ("aptos2019 digest mismatch" in error) == (setting == "error")
 
 
 def test_data_that_may_be_skipped_are_listed_and_are_no_fault(capsys, tmp_path):
     (tmp_path / "isic").mkdir()
     columns = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"
     folder = tmp_path / "data" / "isic2019"
-    folder.mkdir(parents=True)
+    (folder / "ISIC_2019_Training_Input").mkdir(parents=True)
     (folder / "ISIC_2019_Training_GroundTruth.csv").write_text(f"{columns}\n")
     (folder / "ISIC_2019_Training_Metadata.csv").write_text("image,lesion_id\n")
-    _, lines, error = examined(
+    status, lines, error = examined(
         capsys, "--config", "missing=skip", "encoders=[untrained_vit_tiny,statistics]",
         f"data_root={tmp_path / 'data'}", f"store={tmp_path / 'store'}",
     )  # fmt: skip
     datasets = rows_of(lines, "dataset ")
     assert datasets["isic2019"].startswith("present")
     assert datasets["chexpert"].startswith("missing, skipped")
-    assert "chexpert" not in error
+    assert (status, error) == (0, "")
+    assert lines[-1] == "ready"
 
 
 def test_a_token_is_never_printed(capsys, monkeypatch, tmp_path):
@@ -105,6 +166,39 @@ def test_too_little_disk_is_a_fault(capsys, monkeypatch, tmp_path):
     assert status == 1
     assert any(line.startswith("disk: ") for line in lines)
     assert "disk 0.0 GB, free 0.0" in error
+
+
+def test_too_little_memory_is_a_fault(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("crsbench.doctor._machine_bytes", lambda: 2_000_000_000)
+    options = ("--configfile", "config/tiny.yaml", "--config", f"store={tmp_path}")
+    status, lines, error = examined(capsys, *options)
+    assert status == 1
+    (memory,) = (line for line in lines if line.startswith("memory: 3."))
+    assert memory.endswith("; this machine has 2.0 GB")
+    assert "GB, this machine has 2.0; each line above" in error
+
+
+def test_memory_that_is_not_known_is_no_fault(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("crsbench.doctor.os.sysconf_names", {})
+    options = ("--configfile", "config/tiny.yaml", "--config", f"store={tmp_path}")
+    status, lines, _ = examined(capsys, *options)
+    assert status == 0
+    assert any(line.endswith("; how much this machine has is not known") for line in lines)
+
+
+def test_where_no_extraction_is_left_no_memory_is_needed(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("crsbench.doctor._machine_bytes", lambda: 1)
+    for encoder in ("tiny_resnet", "tiny_statistics"):
+        for dataset in ("tiny_radiograph", "tiny_institution"):
+            folder = tmp_path / "features" / encoder / dataset
+            folder.mkdir(parents=True)
+            for file in ("clean.parquet", "perturbed.parquet"):
+                (folder / file).touch()
+    status, lines, _ = examined(
+        capsys, "--configfile", "config/tiny.yaml", "--config", f"store={tmp_path}"
+    )
+    assert status == 0
+    assert "memory: no extraction is left" in lines
 
 
 def test_it_starts_without_torch(tmp_path):

@@ -99,6 +99,18 @@ def test_confidence_zero_belongs_to_the_first_bin():
     assert ece == pytest.approx(abs(1 / 15 - 1) / 2)
 
 
+def test_ece_of_fewer_samples_than_bins_has_the_known_value():
+    confidence, outcome = np.array([0.95, 0.35, 0.05]), np.array([1.0, 1.0, 0.0])
+    ece = expected_calibration_error(confidence, outcome, n_bins=15)
+    assert ece == pytest.approx((0.05 + 0.65 + 0.05) / 3, abs=1e-12)  # a bin each, twelve empty
+
+
+def test_ece_of_fewer_samples_than_bins_lets_two_share_a_bin():
+    confidence, outcome = np.array([0.95, 0.35, 0.34]), np.array([0.0, 1.0, 0.0])
+    ece = expected_calibration_error(confidence, outcome, n_bins=15)
+    assert ece == pytest.approx((0.95 + (1 - 0.35 - 0.34)) / 3, abs=1e-12)
+
+
 def test_ece_of_columns_with_masked_labels_is_that_of_each_by_hand(rng):
     confidence = np.round(rng.random((200, 6)), 2)
     outcome = (rng.random((200, 6)) < confidence).astype(float)

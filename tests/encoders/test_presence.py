@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 from safetensors.numpy import save_file
 
 from crsbench.config import read_yaml
@@ -55,6 +56,19 @@ def test_every_published_encoder_is_first_missing_with_what_to_do(name, tmp_path
     assert card.weights.file in found.advice
     if card.gated:
         assert f"ask for access at {card.gated}, then `hf auth login`" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("resnet50", "missing, fetched by the run"), ("panderm", "missing, fetched by the run"),
+     ("medgemma", "gated")],
+)  # fmt: skip
+def test_with_a_network_the_run_fetches_what_needs_no_account(name, state, monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    found = find_weights(CARDS[name], tmp_path / "absent.safetensors")
+    assert found.state == state
+    if state != "gated":
+        assert "the weights stage fetches it" in found.advice
 
 
 def test_three_published_encoders_are_not_pinned_and_say_so():

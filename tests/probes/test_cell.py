@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import polars as pl
 import pytest
 
 from crsbench.errors import DataError
-from crsbench.features.table import write_features
+from crsbench.features.table import read_features, write_features
 from crsbench.files import read_parquet, write_parquet
 from crsbench.probes.base import Subset, score_each
 from crsbench.probes.cell import (
@@ -247,6 +248,76 @@ def test_predictions_survive_a_file_with_infinite_and_missing_logits(train, eval
     back = read_parquet(tmp_path / "p.parquet")
     assert back.schema == predictions.schema
     np.testing.assert_array_equal(back["logits"][0].to_numpy(), [0.5, -np.inf, np.nan])
+
+
+SETTINGS = {
+    "logistic": {"tolerance": 1e-6, "max_iterations": 1000},
+    "mlp": {
+        "hidden": 8, "learning_rate": 1e-3, "weight_decay": 1e-4, "batch_size": 8, "epochs": 2
+    },
+    "knn": {"n_neighbours": 5},
+}  # fmt: skip
+
+
+def write_cell(folder, features, *, held_out):
+    """Write the tables of a cell, where `held_out` makes all features but the train split's."""
+    folder.mkdir()
+    names = {side: [f"{side}{i:02d}" for i in range(N_TRAIN)] for side in features}
+    conditions = {"perturbation": ["blur"] * N_TRAIN, "severity": [1] * N_TRAIN}
+    sides = ("train", "calibration", "test")
+    for file, parts, extra in (
+        ("clean", sides, {}),
+        ("perturbed", ("blurred",), conditions),
+        ("shift", ("shifted",), {}),
+    ):
+        samples = [name for part in parts for name in names["test" if part == "blurred" else part]]
+        values = [features[part] if part == "train" else held_out(features[part]) for part in parts]
+        keys = pl.DataFrame({"sample": samples, **extra})
+        write_features(keys, np.concatenate(values), path=folder / f"{file}.parquet", metadata={})
+    return names
+
+
+def fit_from_files(folder, names, probe, labels, settings):
+    """Fit and score a cell from its tables, as the workflow does."""
+    samples, features = read_features(folder / "clean.parquet", samples=names["train"])
+    fits = fit_cell(
+        TrainingSide(samples, features, labels),
+        fit=partial(probe.fit, task="multiclass", n_classes=N_CLASSES, threads=1, **settings),
+        seed_matters=probe.seed_matters,
+        subsamples=draw_subsamples(TrainingSide(samples, features, labels)),
+        label_fractions=FRACTIONS,
+        seeds=SEEDS,
+    )
+    evaluated = read_evaluated_sets(
+        "own",
+        clean=folder / "clean.parquet",
+        perturbed=folder / "perturbed.parquet",
+        samples={side: names[side] for side in ("calibration", "test")},
+        conditions=[("clean", 0), ("blur", 1)],
+        shift={"other": (folder / "shift.parquet", names["shifted"])},
+    )
+    score = partial(probe.score, threads=1)
+    _, table = score_cell(fits, evaluated, score=score, n_classes=N_CLASSES)
+    return fits, score(list(fits.scoring.values()), features), table
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_nothing_is_fitted_on_features_outside_the_train_split(name, rng, tmp_path):
+    probe = import_module(f"crsbench.probes.{name}").PROBE
+    parts = ("train", "calibration", "test", "blurred", "shifted")
+    shape = N_TRAIN, N_FEATURES
+    features = {part: rng.normal(3, 2, size=shape).astype(np.float32) for part in parts}
+    labels = np.arange(N_TRAIN) % N_CLASSES
+    outcomes = []
+    for folder, held_out in (("one", lambda x: x), ("two", lambda x: 50 - 7 * x[::-1])):
+        names = write_cell(tmp_path / folder, features, held_out=held_out)
+        outcomes.append(fit_from_files(tmp_path / folder, names, probe, labels, SETTINGS[name]))
+    (one, logits, scored), (two, altered_logits, altered) = outcomes
+    assert one.standardiser.mean.tobytes() == two.standardiser.mean.tobytes()
+    assert one.standardiser.scale.tobytes() == two.standardiser.scale.tobytes()
+    assert one.table.equals(two.table)
+    assert logits.tobytes() == altered_logits.tobytes()
+    assert not set(scored["logits_digest"]) & set(altered["logits_digest"])  # it was seen to score
 
 
 def test_evaluated_sets_are_read_one_at_a_time_in_the_asked_order(tmp_path, rng):

@@ -60,7 +60,7 @@ class Work:
     bytes_clean, bytes_depth, bytes_perturbed, bytes_weights
         Size of its files in the store.
     memory
-        Bytes that an extraction job holds.
+        Bytes that an extraction job holds; 0 where none is left.
     """
 
     encoder: str
@@ -111,14 +111,16 @@ def _work(plan: Plan, card: EncoderCard, n_images: dict[str, int]) -> Work:
     store = Path(plan.settings.store)
     features = store / "features" / card.name
     per_case = len(plan.settings.perturbations) * len(SEVERITIES)
-    n_clean = n_perturbed = 0
+    n_clean = n_perturbed = n_jobs = 0
     for encoder, dataset in plan.cells:
         if encoder != card.name:
             continue
         for part in (dataset, *plan.shift[dataset]):
             if not (features / part / "clean.parquet").is_file():
+                n_jobs += 1
                 n_clean += n_images.get(part, 0)
         if not (features / dataset / "perturbed.parquet").is_file():
+            n_jobs += 1
             n_perturbed += per_case * round(plan.settings.split.test * n_images.get(dataset, 0))
     cost = card.cost or TYPICAL_COST[card.size_class]
     row = BYTES * (card.feature.dim or TYPICAL_DIM[card.size_class])
@@ -138,7 +140,7 @@ def _work(plan: Plan, card: EncoderCard, n_images: dict[str, int]) -> Work:
         bytes_depth=row * n_clean * depths,
         bytes_perturbed=row * n_perturbed,
         bytes_weights=0 if done else weights,
-        memory=PROCESS_BYTES + 2 * weights + _batch_bytes(plan, card),
+        memory=PROCESS_BYTES + 2 * weights + _batch_bytes(plan, card) if n_jobs else 0,
     )
 
 

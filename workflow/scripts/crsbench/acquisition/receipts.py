@@ -40,6 +40,7 @@ from crsbench.datasets.definitions import (
 )
 from crsbench.datasets.exclusions import without_accepted
 from crsbench.datasets.locks import WrongFileError, check_file, lock_of, name_below
+from crsbench.datasets.presence import absent_parts
 from crsbench.datasets.releases import Release, RemoteFile, read_digests
 from crsbench.errors import DataError
 from crsbench.files import sha256_file, write_csv
@@ -133,7 +134,7 @@ class _Acquisition:
 
     def _from_kaggle(self) -> None:
         for remote in self._absent():
-            if _is_there(self.root, remote):  # unpacked with the one before
+            if not absent_parts(self.root, remote):  # unpacked with the one before
                 continue
             try:
                 archive = self.staging / remote.name
@@ -210,7 +211,7 @@ class _Acquisition:
 
     def _absent(self) -> list[RemoteFile]:
         """Return the files of the release of which the folder lacks something."""
-        return [remote for remote in self.release.files if not _is_there(self.root, remote)]
+        return [remote for remote in self.release.files if absent_parts(self.root, remote)]
 
     def _absent_images(self) -> pl.DataFrame:
         """Return sample and path of images that are wanted and not there; none without labels."""
@@ -268,10 +269,3 @@ class _Acquisition:
         """Return what is missing and how to get it by hand, and why it was not fetched."""
         name, access = self.definition.name, self.definition.access.strip()
         return f"{missing_data(self.definition) or f'{name}: {access}'}\n{message}"
-
-
-def _is_there(root: Path, remote: RemoteFile) -> bool:
-    """Return whether a file, or all that is wanted of an archive, is there; packed or not."""
-    if remote.unpack:
-        return all((root / name).exists() for name in remote.unpack)
-    return any((root / name).exists() for name in {remote.name, remote.name.removesuffix(".gz")})

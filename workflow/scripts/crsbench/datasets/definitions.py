@@ -246,14 +246,18 @@ def label_files(definition: DatasetDefinition) -> list[Path]:
     return load_adapter(definition).label_files(definition)
 
 
+def absent_files(definition: DatasetDefinition) -> str | None:
+    """Return which of a dataset's folder and label files are missing; None where none is."""
+    if not definition.root.is_dir():
+        return f"its folder {definition.root} does not exist"
+    absent = [str(path) for path in label_files(definition) if not path.is_file()]
+    return f"{', '.join(absent)} not found" if absent else None
+
+
 def missing_data(definition: DatasetDefinition) -> str | None:
     """Return what of a dataset is missing and how to get it; None where all is there."""
-    if not definition.root.is_dir():
-        lacking = f"its folder {definition.root} does not exist"
-    else:
-        absent = [str(path) for path in label_files(definition) if not path.is_file()]
-        if not absent:
-            return None
-        lacking = f"{', '.join(absent)} not found"
+    lacking = absent_files(definition)
+    if lacking is None:
+        return None
     access = f"\n{definition.access.strip()}" if definition.access.strip() else ""
     return f"{definition.name}: {lacking}; get the data, or set data_root or its root{access}"

