@@ -148,11 +148,11 @@ def test_only_jobs_of_the_run_count(store):
 
 
 def test_a_stage_without_finished_jobs_says_which_have_some(store):
-    with pytest.raises(DataError, match=r"no finished job .* none; run snakemake with the same"):
+    with pytest.raises(DataError, match=r"no finished job .*; nor of any other; run it first"):
         store.accept("evaluate")
     store.evaluated("tiny_resnet", OLD)
     store.extracted("tiny_resnet", OLD)
-    with pytest.raises(DataError, match=r"accept score: .*; it has some of: evaluate, features_c"):
+    with pytest.raises(DataError, match=r"accept score: .*; it has some of evaluate, features_c"):
         store.accept("evaluate", "score")
     assert store.accepted == {}
 

@@ -147,9 +147,10 @@ def _of_stage(stage: str, finished: Sequence[FinishedJob], store: str) -> list[F
     jobs = [job for job in finished if job.stage == stage]
     if not jobs:
         others = sorted({job.stage for job in finished})
+        hint = f"it has some of {', '.join(others)}" if others else "nor of any other; run it first"
         raise DataError(
             f"accept {stage}: {store} has no finished job of such a stage that code counts for; "
-            f"it has some of: {', '.join(others) or 'none; run snakemake with the same options'}"
+            f"{hint}"
         )
     return jobs
 
