@@ -16,7 +16,9 @@ snakemake = types.SimpleNamespace(
     log=types.SimpleNamespace(job="logs/index.log", provenance="provenance/index.json"),
     threads=1,
     wildcards={{"dataset": "skin"}},
-    params={{"verify": "full"}},
+    params={{"code": {{"script": "index_dataset.py", "modules": [], "digest": "1a2b"}}}},
+    output=["data/index.parquet"],
+    config={{"store": "results"}},
 )
 with job(snakemake) as noted:
     logging.getLogger("crsbench.somewhere").info("three images")
@@ -66,7 +68,9 @@ def test_a_job_that_ends_well_leaves_its_log_and_provenance_and_says_nothing(run
     provenance = json.loads((tmp_path / "provenance" / "index.json").read_text("utf-8"))
     assert provenance["rule"] == "index"
     assert provenance["wildcards"] == {"dataset": "skin"}
-    assert provenance["params"] == {"verify": "full"}
+    assert provenance["params"]["code"]["script"] == "index_dataset.py"
+    assert provenance["outputs"] == ["data/index.parquet"]
+    assert provenance["code_digest"] == "1a2b"
     assert provenance["threads"] == 1
     assert {"numpy", "polars", "torch"} <= set(provenance["packages"])
 

@@ -3,7 +3,15 @@
 import pytest
 
 from crsbench import provenance
-from crsbench.provenance import code_digest
+from crsbench.errors import DataError
+from crsbench.provenance import (
+    Accepted,
+    accepted_digests,
+    code_digest,
+    read_accepted,
+    running_digest,
+    write_accepted,
+)
 
 
 @pytest.fixture
@@ -50,3 +58,39 @@ def test_a_module_loaded_by_name_counts_only_where_it_is_named(library):
     script, package = library
     (package / "loader.py").write_text("X = 1\n")
     assert code_digest(script) != code_digest(script, ["loader"])
+
+
+ACCEPTED = {"evaluate": {"new": Accepted(stands_for="old", reason="renamed")}}
+
+
+def test_accepted_code_is_read_as_it_was_written(tmp_path):
+    assert read_accepted(tmp_path) == {}
+    path = write_accepted(ACCEPTED, tmp_path)
+    assert read_accepted(tmp_path) == ACCEPTED
+    assert accepted_digests(tmp_path) == {"new": "old"}
+    before = path.read_bytes()
+    write_accepted(ACCEPTED, tmp_path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"accepted_code\.json: Invalid JSON.*; mend it, or delete the file"),
+        ('{"evaluate": {"new": {}}}', r"evaluate: new: stands_for: Field required"),
+        ('{"evaluate": {"new": {"stands_for": "o", "by": "x"}}}', r"new: by: Extra inputs"),
+    ],
+)
+def test_a_damaged_file_of_accepted_code_is_named_with_the_place(tmp_path, text, message):
+    (tmp_path / "accepted_code.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        accepted_digests(tmp_path)
+
+
+def test_a_job_names_the_code_that_runs_and_not_what_it_counts_as(tmp_path, library, monkeypatch):
+    script, _ = library
+    monkeypatch.setattr(provenance, "SCRIPTS", script.parent)
+    code = {"script": script.name, "modules": [], "digest": "old"}
+    assert running_digest(code, store=tmp_path) == "old"
+    write_accepted(ACCEPTED, tmp_path)
+    assert running_digest(code, store=tmp_path) == code_digest(script)

@@ -68,6 +68,18 @@ class Project:
         assert finished.status == 0, finished.output
         return finished
 
+    def crsbench(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command ``crsbench`` of the copy."""
+        code = "import sys; from crsbench.cli import main; sys.exit(main(sys.argv[1:]))"
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(self.folder / "workflow" / "scripts")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     def duplicate(self, folder: Path) -> "Project":
         """Copy the project with its results, as a backup does: times are kept."""
         shutil.copytree(self.folder, folder, symlinks=True)

@@ -1,7 +1,9 @@
 """What an edit re-runs: that what depends on it, and nothing else."""
 
+import json
 import shutil
 
+import polars as pl
 import pytest
 
 from .conftest import TINY, copy_of_the_project
@@ -146,3 +148,33 @@ def test_a_new_encoder_runs_its_own_jobs_and_the_aggregation_only(tiny_copy):
     planned = tiny_copy.ran("-n", *TINY).jobs
     own = {"weights": 1, "features_clean": 2, "features_perturbed": 1, "probe": 1, "evaluate": 1}
     assert planned == own | AGGREGATION
+
+
+def test_accepted_code_reruns_nothing_until_it_changes_again(tiny_copy):
+    tiny_copy.edit(*EDITS["a metric"][:3])  # re-runs EVALUATION, as seen above
+    accepted = tiny_copy.crsbench("accept", "evaluate", *TINY)
+    assert accepted.returncode == 0, accepted.stderr
+    assert accepted.stdout.startswith("evaluate: 2 finished jobs count as made by today's code\n")
+    assert tiny_copy.ran("-n", *TINY).jobs == {}
+    tiny_copy.edit(f"{LIBRARY}/metrics.py", "BRIER_RANGE = (0, 1)", "BRIER_RANGE = (0, 2)")
+    assert tiny_copy.ran("-n", *TINY).jobs == EVALUATION
+
+
+def test_a_job_made_by_accepted_code_names_that_code(tiny_copy):
+    cell = "logistic/tiny_statistics/tiny_radiograph"
+    records, about = (
+        tiny_copy.folder / "results" / "tiny" / f"{kind}/{cell}.{suffix}"
+        for kind, suffix in (("records", "parquet"), ("provenance/records", "json"))
+    )
+    before, recorded = json.loads(about.read_text()), pl.read_parquet(records)
+    tiny_copy.edit(*EDITS["a metric"][:3])
+    assert tiny_copy.crsbench("accept", "evaluate", *TINY).returncode == 0
+    assert json.loads(about.read_text()) == before
+    records.unlink()
+    tiny_copy.ran(str(records.relative_to(tiny_copy.folder)), *TINY)
+    after = json.loads(about.read_text())
+    assert after["params"] == before["params"]
+    assert after["code_digest"] != before["code_digest"] == before["params"]["code"]["digest"]
+    made_again = pl.read_parquet(records)
+    assert set(made_again["code_digest"]).isdisjoint(recorded["code_digest"])
+    assert made_again.drop("code_digest").equals(recorded.drop("code_digest"))

@@ -7,12 +7,11 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from crsbench import plan as planning
 from crsbench.errors import CrsBenchError
-from crsbench.provenance import code_digest
-
-SCRIPTS = Path(workflow.basedir) / "workflow" / "scripts"
+from crsbench.provenance import SCRIPTS, accepted_digests, code_digest
 
 try:
     PLAN = planning.make_plan(config, files=["config/config.yaml", *workflow.overwrite_configfiles])
+    ACCEPTED = accepted_digests(PLAN.settings.store)
 except CrsBenchError as error:
     raise WorkflowError(str(error))
 
@@ -22,8 +21,16 @@ SETTINGS = PLAN.settings
 
 
 def code(script, *modules):
-    """Digest of what a script computes: a param, so that a change of it re-runs the rule."""
-    return code_digest(SCRIPTS / script, modules)
+    """What a script computes: a param, so that a change of it re-runs the rule.
+
+    The digest of code that `crsbench accept` was called for is that of the code it stands for.
+    """
+    digest = code_digest(SCRIPTS / script, modules)
+    return {
+        "script": script,
+        "modules": list(modules),
+        "digest": ACCEPTED.get(digest, digest),
+    }
 
 
 wildcard_constraints:

@@ -10,7 +10,7 @@ from crsbench.plan import planned_keys
 from crsbench.records import RUN_RECORD, write_records
 from crsbench.sides import Labels, read_evaluated, read_sides
 
-with job(snakemake):
+with job(snakemake) as noted:
     files, params, names = snakemake.input, snakemake.params, snakemake.wildcards
     labels = Labels.read(files.index, uncertain=params.uncertain)
     sides = read_sides(files.index, files.split, labels=labels)
@@ -19,7 +19,7 @@ with job(snakemake):
     of_all = {
         "settings": params.settings,
         "predictions_digest": about["predictions_digest"],
-        "code_digest": digest(about["code_digest"], params.code),
+        "code_digest": digest(about["code_digest"], noted["code_digest"]),
     }
     records = evaluate_cell(
         read_parquet(files.predictions),

@@ -71,7 +71,7 @@ with job(snakemake) as noted:
     metadata = {
         "identity": json.dumps(identity),
         "predictions_digest": frame_digest(fits_table),
-        "code_digest": params.code,
+        "code_digest": noted["code_digest"],
     }
     write_parquet(predictions, snakemake.output.predictions, metadata=metadata)
     write_parquet(fits_table, snakemake.output.fits)

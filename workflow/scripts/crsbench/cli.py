@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from crsbench.accepted_code import accept_code
 from crsbench.axes import AXES_TABLE, read_axes_table
 from crsbench.candidates import COLUMNS, read_candidates, score_candidates
 from crsbench.config import Source, merge_all, read_source
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     _of_a_run(_verb(verbs, "show", _show, about))
     _add_score(verbs)
     _add_reference(verbs)
+    _add_accept(verbs)
     return parser
 
 
@@ -97,6 +99,14 @@ def _add_reference(verbs: Any) -> None:
         "name", metavar="NAME", help=f"a name in {REFERENCES}, or a path to a .json"
     )
     _of_a_run(freeze)
+
+
+def _add_accept(verbs: Any) -> None:
+    about = "say that a change of code left the results of stages as they were: no job runs again"
+    accept = _verb(verbs, "accept", _accept, about)
+    accept.add_argument("stages", nargs="+", metavar="STAGE", help="a rule, such as evaluate")
+    accept.add_argument("--reason", default="", metavar="TEXT", help="kept beside the digest")
+    _of_a_run(accept)
 
 
 def _plan(parsed: argparse.Namespace) -> list[str]:
@@ -158,6 +168,10 @@ def _freeze(parsed: argparse.Namespace) -> list[str]:
     )
     freeze_reference(reference, path)
     return [f"{path}: reference {reference.name} {reference.digest}"]
+
+
+def _accept(parsed: argparse.Namespace) -> list[str]:
+    return accept_code(_read_plan(parsed), parsed.stages, reason=parsed.reason)
 
 
 def _reference_path(name: str) -> Path:

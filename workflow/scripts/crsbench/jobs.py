@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 from crsbench import __version__
 from crsbench.errors import CrsBenchError
 from crsbench.files import write_json
+from crsbench.provenance import running_digest
 from crsbench.redaction import redacted
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ def job(snakemake: Any) -> Iterator[dict[str, str]]:
     Yields
     ------
     dict
-        What the script enters here stands in the provenance as well.
+        What the script enters here stands in the provenance as well. The digest of the code that
+        runs stands there from the start, as ``code_digest``, if the job has a param ``code``.
 
     Raises
     ------
@@ -56,6 +58,8 @@ def job(snakemake: Any) -> Iterator[dict[str, str]]:
     clock = time.monotonic()
     noted: dict[str, str] = {}
     try:
+        if code := snakemake.params.get("code"):
+            noted["code_digest"] = running_digest(code, store=snakemake.config["store"])
         with threadpool_limits(limits=snakemake.threads):
             yield noted
     except CrsBenchError as error:
@@ -100,6 +104,7 @@ def _provenance(snakemake: Any, *, started: datetime, seconds: float) -> dict[st
         "rule": snakemake.rule,
         "wildcards": dict(snakemake.wildcards.items()),
         "params": json.loads(redacted(json.dumps(dict(snakemake.params.items()), default=str))),
+        "outputs": list(snakemake.output),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
         "threads": snakemake.threads,

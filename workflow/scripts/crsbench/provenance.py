@@ -1,17 +1,24 @@
 """Provenance of code: the digest of what a script computes.
 
 It is taken over the normalised syntax trees, so that comments, docstrings and white space are
-free to change.
+free to change. A store may say of some code that it computes what other code did: jobs are then
+identified by the code that first made them, while provenance and records name the code that ran.
 """
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from crsbench.digests import digest
+from crsbench.errors import DataError
+from crsbench.files import write_json
 
 PACKAGE = Path(__file__).parent
+SCRIPTS = PACKAGE.parent
 #: Modules that move numbers about without changing them: editing one re-runs nothing.
 WITHOUT_EFFECT_ON_NUMBERS = frozenset(
     {
@@ -26,6 +33,78 @@ WITHOUT_EFFECT_ON_NUMBERS = frozenset(
         "records",
     }
 )
+
+
+class Accepted(BaseModel):
+    """What one code counts as: the digest of the code that made the results, and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stands_for: str
+    reason: str = ""
+
+
+#: By stage, and by the digest of the code that is accepted.
+AcceptedByStage = dict[str, dict[str, Accepted]]
+_ACCEPTED = TypeAdapter(AcceptedByStage)
+
+
+def accepted_path(store: str | Path) -> Path:
+    """Return the file of a store that says which code is accepted there."""
+    return Path(store) / "accepted_code.json"
+
+
+def read_accepted(store: str | Path) -> AcceptedByStage:
+    """Return which code is accepted in a store; nothing where there is no such file.
+
+    Raises
+    ------
+    DataError
+        The file is not one that ``crsbench accept`` writes.
+    """
+    path = accepted_path(store)
+    if not path.is_file():
+        return {}
+    try:
+        return _ACCEPTED.validate_json(path.read_bytes())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ": ".join(map(str, [path, *fault["loc"]]))
+        raise DataError(
+            f"{place}: {fault['msg']}; mend it, or delete the file and call crsbench accept again"
+        ) from error
+
+
+def write_accepted(accepted: AcceptedByStage, store: str | Path) -> Path:
+    """Write which code is accepted in a store; return the file."""
+    path = accepted_path(store)
+    write_json(_ACCEPTED.dump_python(accepted), path)
+    return path
+
+
+def accepted_digests(store: str | Path) -> dict[str, str]:
+    """Return, by the digest of each accepted code, the digest that it counts as."""
+    return {
+        digest: accepted.stands_for
+        for of_stage in read_accepted(store).values()
+        for digest, accepted in of_stage.items()
+    }
+
+
+def running_digest(code: Mapping[str, Any], *, store: str | Path) -> str:
+    """Return the digest of the code that runs a job.
+
+    Parameters
+    ----------
+    code
+        The job's param: ``script``, ``modules`` (`code_digest` explains both) and the ``digest``
+        that the job is identified by.
+    store
+        Where that digest may be the one that other code counts as.
+    """
+    if code["digest"] not in accepted_digests(store).values():
+        return code["digest"]  # nothing counts as it: it is that of the code itself
+    return code_digest(SCRIPTS / code["script"], code["modules"])
 
 
 def code_digest(script: str | Path, modules: Iterable[str] = ()) -> str:
