@@ -11,6 +11,7 @@ from pathlib import Path
 import gdown
 import huggingface_hub
 import pytest
+from caches import cached_folder
 from huggingface_hub import constants
 
 from crsbench.config import read_yaml
@@ -35,14 +36,7 @@ def cache(empty_cache, no_sockets) -> Path:
 
 def put_into(cache: Path, card: EncoderCard, content: bytes) -> Path:
     """Put a file into the hub's cache where prefetching would have put it."""
-    weights = card.weights
-    repo = cache / f"models--{weights.repo.replace('/', '--')}"
-    commit = weights.revision if len(weights.revision) == 40 else "c" * 40
-    if commit != weights.revision:
-        (repo / "refs").mkdir(parents=True)
-        (repo / "refs" / weights.revision).write_text(commit)
-    path = repo / "snapshots" / commit / weights.file
-    path.parent.mkdir(parents=True)
+    path = cached_folder(cache, card) / card.weights.file
     path.write_bytes(content)
     return path
 

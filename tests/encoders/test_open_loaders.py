@@ -14,6 +14,8 @@ from crsbench.encoders.loaders.transformers import FeatureOf
 from crsbench.encoders.weights import load_encoder, write_weights
 from crsbench.errors import WeightsError
 
+pytestmark = pytest.mark.usefixtures("no_sockets")
+
 SQUASH_32 = "transform: {resize_px: 32, interpolation: bicubic, normalise: half}"
 
 

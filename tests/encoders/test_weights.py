@@ -28,6 +28,8 @@ from crsbench.encoders.weights import (
 )
 from crsbench.errors import WeightsError
 
+pytestmark = pytest.mark.usefixtures("no_sockets")
+
 ROOT = Path(__file__).parents[2]
 CARDS = load_cards([ROOT / "config" / "encoders.yaml"])
 LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
