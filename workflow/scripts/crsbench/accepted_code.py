@@ -21,6 +21,7 @@ from crsbench.provenance import (
     read_accepted,
     write_accepted,
 )
+from crsbench.validation import first_fault
 
 
 class Code(BaseModel):
@@ -135,10 +136,9 @@ def _read_provenance(path: Path) -> Provenance:
     try:
         return Provenance.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        fault = error.errors()[0]
-        place = ": ".join(map(str, [path, *fault["loc"]]))
+        place, message = first_fault(error, path)
         raise DataError(
-            f"{place}: no provenance of a job ({fault['msg']}); delete the file and the job's "
+            f"{place}: no provenance of a job ({message}); delete the file and the job's "
             "outputs, which are then made again"
         ) from error
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from crsbench.digests import digest
 from crsbench.errors import DataError
 from crsbench.files import write_json
+from crsbench.validation import first_fault
 
 PACKAGE = Path(__file__).parent
 SCRIPTS = PACKAGE.parent
@@ -68,10 +69,9 @@ def read_accepted(store: str | Path) -> AcceptedByStage:
     try:
         return _ACCEPTED.validate_json(path.read_bytes())
     except ValidationError as error:
-        fault = error.errors()[0]
-        place = ": ".join(map(str, [path, *fault["loc"]]))
+        place, message = first_fault(error, path)
         raise DataError(
-            f"{place}: {fault['msg']}; mend it, or delete the file and call crsbench accept again"
+            f"{place}: {message}; mend it, or delete the file and call crsbench accept again"
         ) from error
 
 

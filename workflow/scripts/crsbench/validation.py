@@ -1,6 +1,7 @@
 """What pydantic found wrong, in words for whoever wrote the file."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +34,12 @@ def describe_errors(
         place = ": ".join([where(path[0] if path else ""), *filter(None, [".".join(path)])])
         lines.append(f"{place}: {_explain(fault, model, documented_in)}")
     return "\n".join(lines)
+
+
+def first_fault(error: ValidationError, path: Path) -> tuple[str, str]:
+    """Return place and message of the first fault in a file that the program wrote itself."""
+    fault = error.errors()[0]
+    return ": ".join(map(str, [path, *fault["loc"]])), fault["msg"]
 
 
 def _explain(fault: ErrorDetails, model: type[BaseModel], documented_in: str) -> str:

@@ -103,9 +103,7 @@ class LogisticObjective:
 
     def start(self) -> Floats:
         """Return the point ``(G, P)`` without weights and with the best intercepts."""
-        points = np.zeros((len(self._counts), self._features.shape[1] + 1))
-        points[:, -1] = self._loss.intercepts()
-        return points.reshape(self._loss.n_problems, -1)
+        return start_of(self._loss, n_weights=self._features.shape[1])
 
     def refine(self, points: Floats) -> None:
         """Keep the preconditioner: with many rows another one takes longer than it saves."""
@@ -170,6 +168,13 @@ class LogisticObjective:
         solved = self._loss.sharpen(solved, columns)
         solved[:, -1] -= solved[:, :-1] @ mean
         return solved
+
+
+def start_of(loss: Softmax | Binary, *, n_weights: int) -> Floats:
+    """Return the point ``(G, P)`` of no weights, so many a column, and the best intercepts."""
+    points = np.zeros((len(loss.counts), n_weights + 1))
+    points[:, -1] = loss.intercepts()
+    return points.reshape(loss.n_problems, -1)
 
 
 def ridge_of(loss: Softmax | Binary) -> float:
