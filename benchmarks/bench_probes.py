@@ -2,19 +2,21 @@
 
     PYTHONPATH=workflow/scripts python benchmarks/bench_probes.py [--data-root FOLDER] [--only TEXT]
 
-Writes benchmarks/probes.md, when all is done, in a quarter of an hour or so. FOLDER holds
-aptos2019/, isic2019/ and chexpert/ as config/mini.yaml takes them; without it there are no rows on
-real images, and the page says so. `--only` times the train splits whose line has the text,
-such as "2,563 x 768", prints their lines and writes nothing.
+Writes benchmarks/probes.md, when all is done, in half an hour or so. FOLDER holds aptos2019/,
+isic2019/ and chexpert/ as config/mini.yaml takes them; without it there are no rows on real images,
+and the page says so. `--only` times the train splits whose line has the text, such as
+"2,563 x 768", on `--threads` threads, prints their lines and writes nothing.
 
 What is timed and how: the docstrings of probe_shapes, probe_fits, probe_others, probe_bounds,
-probe_stage, probe_memory and probe_metrics. All runs on one thread.
+probe_stage, probe_memory and probe_metrics. The logistic probe is compared on one thread and on as
+many as the machine has cores; all else runs on one.
 """
 
 import argparse
+import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -49,6 +51,11 @@ objective of ours less scikit-learn's at equal norm; two that stop at this norm 
 1e-8. *Iterations*: the most of a fit of ours. *Gradient*, *theirs*: the largest component of
 any mean gradient at the end, ours and scikit-learn's at equal norm, computed by the benchmark
 itself.
+
+*Threads*: both sides have the same number. Ours are fits side by side, each with a BLAS of one
+thread. Scikit-learn's are those of BLAS, which takes all cores unless it is told otherwise, and
+splits each product among them, however small: with two it is slower than with one. Whoever limits
+it to one thread compares with the first table.
 """.strip()
 NO_IMAGES = "No folder of images was given (`--data-root`): rows on real images are left out."
 RESAMPLED = (
@@ -75,14 +82,14 @@ def timed_on(shape: Shape) -> str:
     return ", ".join(parts) or "all"
 
 
-def machine_line() -> str:
+def machine_line(n_cores: int) -> str:
     """Return the machine and the versions."""
     names = ("numpy", "scipy", "scikit-learn", "torch")
     packages = ", ".join(f"{name} {version(name)}" for name in names)
     kernels = {library.get("architecture") for library in threadpool_info()} - {None}
     return (
-        f"{processor()}; Python {platform.python_version()}, {packages}, OpenBLAS kernels "
-        f"{', '.join(sorted(kernels))}; one thread."
+        f"{processor()}, {n_cores} cores; Python {platform.python_version()}, {packages}, OpenBLAS "
+        f"kernels {', '.join(sorted(kernels))}. One thread, where nothing else is said."
     )
 
 
@@ -101,23 +108,33 @@ def shapes(data_root: Path | None, only: str) -> list[Shape]:
     return [shape for shape in every if only in str(shape)]
 
 
-def speed_up_lines(rows: Sequence[Comparison]) -> Iterator[str]:
-    """Yield geometric means of the ratios: by source, at the default, at equal norm."""
-    equal = {row.shape: row.equal / row.ours for row in rows}
-    default = {row.shape: row.default / row.ours for row in rows}
-    for source in sorted({shape.source for shape in equal}):
-        yield (
-            f"probe speed-up on {source} features, geometric mean: "
-            f"{geometric_mean(equal, source):.1f} (at scikit-learn's default "
-            f"{geometric_mean(default, source):.1f})"
-        )
+def speed_up_lines(rows: dict[int, list[Comparison]]) -> Iterator[str]:
+    """Yield geometric means of the ratios by number of threads: of parts, then of all."""
+    for threads, of_threads in rows.items():
+        equal = {row.shape: row.equal / row.ours for row in of_threads}
+        default = {row.shape: row.default / row.ours for row in of_threads}
+        distinct = {row.shape: row.equal_distinct / row.ours for row in of_threads}
+        parts = [
+            *((source, equal, source) for source in sorted({shape.source for shape in equal})),
+            ("distinct fits", distinct, ""),
+            ("all", equal, ""),
+            *(
+                (f"{source}, scikit-learn's default", default, source)
+                for source in sorted({shape.source for shape in default})
+            ),
+            ("all, scikit-learn's default", default, ""),
+        ]
+        yield from (f"On {threads_text(threads)}, geometric means:", "")
+        for name, ratios, source in parts:
+            yield f"- {name}: {geometric_mean(ratios, source):.1f}"
         yield ""
-    distinct = {row.shape: row.equal_distinct / row.ours for row in rows}
-    yield f"probe speed-up on distinct fits, geometric mean: {geometric_mean(distinct):.1f}"
-    yield ""
-    yield f"probe speed-up at scikit-learn's default, geometric mean: {geometric_mean(default):.1f}"
-    yield ""
+    equal = {row.shape: row.equal / row.ours for row in rows[1]}
     yield f"probe speed-up, geometric mean: {geometric_mean(equal):.1f}"
+
+
+def threads_text(threads: int) -> str:
+    """Return a number of threads in words."""
+    return "one thread" if threads == 1 else f"{threads} threads"
 
 
 def geometric_mean(ratios: dict[Shape, float], source: str = "") -> float:
@@ -128,22 +145,24 @@ def geometric_mean(ratios: dict[Shape, float], source: str = "") -> float:
 
 def report(data_root: Path | None) -> Iterator[str]:
     """Yield the lines of the page."""
+    n_cores = os.cpu_count() or 1
     yield from ("# Probes: measured times", "")
     yield "Written by `make bench PART=probes`; benchmarks/bench_probes.py says what is timed."
-    yield from ("", machine_line(), "", "## Logistic regression", "", *TABLE_HEAD)
-    rows = []
-    for shape in shapes(data_root, only=""):
-        rows.append(compare(shape, data_root))
-        yield table_line(rows[-1])
-    yield from (
-        "",
-        NOTES,
-        f"Fits of ours that did not converge: {sum(r.unconverged for r in rows)}.",
-    )
+    yield from ("", machine_line(n_cores))
+    rows: dict[int, list[Comparison]] = {}
+    for threads in sorted({1, n_cores}):
+        yield from ("", f"## Logistic regression, {threads_text(threads)}", "", *TABLE_HEAD)
+        rows[threads] = []
+        for shape in shapes(data_root, only=""):
+            rows[threads].append(compare(shape, data_root, threads=threads))
+            yield table_line(rows[threads][-1])
+        unconverged = sum(row.unconverged for row in rows[threads])
+        yield from ("", f"Fits of ours that did not converge: {unconverged}.")
+    yield from ("", "How to read them:", "", NOTES)
     yield from ("", RESAMPLED if data_root else NO_IMAGES, "", "## What bounds it", "")
     yield from bound_lines()
     yield from ("", "## The full benchmark", "")
-    yield from stage_table(rows)
+    yield from stage_table(rows[1])
     yield from ("", "## Peak memory", "")
     if can_tell():
         yield from memory_table((str(shape), *make(shape)) for shape in SHAPES)
@@ -162,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--only", metavar="TEXT")
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     with threadpool_limits(1):
@@ -173,7 +193,9 @@ def main() -> None:
             parser.error(
                 f"no train split has {given.only!r} in its line; see SHAPES in probe_shapes"
             )
-        lines = (table_line(compare(shape, given.data_root)) for shape in chosen)
+        lines = (
+            table_line(compare(shape, given.data_root, threads=given.threads)) for shape in chosen
+        )
         list(told(chain(TABLE_HEAD, lines)))
 
 

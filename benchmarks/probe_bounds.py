@@ -61,7 +61,7 @@ def _bound_line(shape: Shape) -> str:
 
 def _products(shape: Shape, features: Features) -> float:
     """Return the seconds of the two products of an evaluation, on one block in the cache."""
-    rows, pieces = next(blocks(features, shape.n_classes))
+    rows, pieces = next(blocks(features, shape.n_classes, np.float32))
     slopes = np.zeros((shape.n_classes, shape.d), np.float32)
     residuals = scores(slopes, pieces)
     forward = least(lambda: scores(slopes, pieces), rounds=50)

@@ -5,6 +5,9 @@ and at its defaults, tol 1e-4 and 100 iterations, in float32. Where that would t
 timed on one seed and on some of the labels. A seed counts as five then, and the labels, taken
 evenly from the rarest to the most frequent, as all that have both values in the subset.
 
+Both sides have the same number of threads: ours fits side by side on them, each with a BLAS of one
+thread; scikit-learn's are those of BLAS.
+
 At full labels the five seeds have the same rows. A loop over the grid fits them five times, and
 so scikit-learn's time of a cell counts them; its time of the distinct fits, 21 of 25, counts them
 once.
@@ -21,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from crsbench.probes.base import Features, Floats, Subset
 from crsbench.probes.logistic import LogisticFit, fit_logistic
@@ -109,13 +113,15 @@ def fit_theirs(features: Floats, parts: list[Problem], settings: dict[str, float
     return Theirs(in_cell, distinct, fitted)
 
 
-def fit_ours(shape: Shape, features: Features, labels: NDArray[Any]) -> list[LogisticFit]:
-    """Fit a whole cell on one thread."""
+def fit_ours(
+    shape: Shape, features: Features, labels: NDArray[Any], *, threads: int
+) -> list[LogisticFit]:
+    """Fit a whole cell."""
     return fit_logistic(
         features,
         labels,
         list(subsets(shape.n)),
-        threads=1,
+        threads=threads,
         task=shape.task,
         n_classes=shape.n_classes,
         tolerance=TOLERANCE,
@@ -193,19 +199,20 @@ class Comparison(NamedTuple):
     unconverged: int
 
 
-def compare(shape: Shape, data_root: Path | None) -> Comparison:
+def compare(shape: Shape, data_root: Path | None, *, threads: int) -> Comparison:
     """Time a cell of ours and of scikit-learn's in turns, ours twice in each."""
     features, labels = make(shape, data_root=data_root)
     wide, parts = features.astype(np.float64), list(problems(shape, labels))
     ours, equal, distinct, default = [], [], [], []
-    for _ in range(shape.rounds):
-        ours.append(timed(lambda: fit_ours(shape, features, labels))[0])
-        tight = fit_theirs(wide, parts, EQUAL)
-        equal.append(tight.in_cell)
-        distinct.append(tight.distinct)
-        seconds, fits = timed(lambda: fit_ours(shape, features, labels))
-        ours.append(seconds)
-        default.append(fit_theirs(features, parts, DEFAULT).in_cell)
+    with threadpool_limits(threads):
+        for _ in range(shape.rounds):
+            ours.append(timed(lambda: fit_ours(shape, features, labels, threads=threads))[0])
+            tight = fit_theirs(wide, parts, EQUAL)
+            equal.append(tight.in_cell)
+            distinct.append(tight.distinct)
+            seconds, fits = timed(lambda: fit_ours(shape, features, labels, threads=threads))
+            ours.append(seconds)
+            default.append(fit_theirs(features, parts, DEFAULT).in_cell)
     mine = assess(wide, parts, [coefficients(fits[part.place], part) for part in parts])
     theirs = assess(wide, parts, tight.fitted)
     return Comparison(

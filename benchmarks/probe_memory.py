@@ -1,9 +1,10 @@
 """Peak memory of fits, each in a process of its own.
 
-    python benchmarks/probe_memory.py none|ours|theirs FOLDER    a train split at full labels
-    python benchmarks/probe_memory.py write|largest FOLDER       the largest cell of the benchmark
+    python benchmarks/probe_memory.py none|ours|default|equal FOLDER    a train split at full labels
+    python benchmarks/probe_memory.py write|largest FOLDER    the largest cell of the benchmark
 
-print the peak in GiB of a process that does the one thing; `none` only reads the data. Nothing
+print the peak in GiB of a process that does the one thing: `none` only reads the data, `default`
+and `equal` are scikit-learn's, in float32 at its default and in float64 at our tolerance. Nothing
 here imports what these processes do not need, such as torch.
 """
 
@@ -41,14 +42,18 @@ def can_tell() -> bool:
 
 def memory_table(splits: Iterable[tuple[str, Features, NDArray[Any]]]) -> Iterator[str]:
     """Yield a table of peak memory of train splits, each a name, features and labels."""
-    yield "| train split at full labels | data alone, GiB | ours | scikit-learn |"
-    yield "|---|--:|--:|--:|"
+    yield (
+        "| train split at full labels | data alone, GiB | ours | scikit-learn, equal norm "
+        "| scikit-learn, default |"
+    )
+    yield "|---|--:|--:|--:|--:|"
     for name, features, labels in splits:
         with tempfile.TemporaryDirectory() as folder:
             np.save(Path(folder) / "features.npy", features)
+            np.save(Path(folder) / "wide.npy", features.astype(np.float64))
             np.save(Path(folder) / "labels.npy", labels)
-            peaks = [peak_of(side, folder) for side in ("none", "ours", "theirs")]
-        yield f"| {name} | {' | '.join(f'{peak:.2f}' for peak in peaks)} |"
+            peaks = [peak_of(side, folder) for side in ("none", "ours", "equal", "default")]
+        yield f"| {name} | {' | '.join(f'{peak:.3f}' for peak in peaks)} |"
 
 
 def largest_line() -> str:
@@ -80,10 +85,12 @@ def _peak() -> float:
 
 
 def _fit(side: str, folder: Path) -> None:
-    features, labels = np.load(folder / "features.npy"), np.load(folder / "labels.npy")
+    """Read features in the precision that a side needs, and fit."""
+    features = np.load(folder / ("wide.npy" if side == "equal" else "features.npy"))
+    labels = np.load(folder / "labels.npy")
     if side == "ours":
         _fit_ours(features, labels, [Subset(1.0, 0, np.arange(len(features)))], max_iterations=1000)
-    elif side == "theirs":
+    elif side != "none":
         _fit_theirs(features, labels)
 
 

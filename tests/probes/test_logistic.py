@@ -251,7 +251,9 @@ def fit_subsets(cell, *, threads):
     )
 
 
-def test_fits_of_a_cell_are_those_of_their_rows_whatever_the_threads(cell):
+@pytest.mark.parametrize("small", [800, 50])
+def test_fits_of_a_cell_are_those_of_their_rows_whatever_the_threads(cell, monkeypatch, small):
+    monkeypatch.setattr(logistic, "SYSTEM_ROWS", small)
     features, labels, subsets = cell
     before = features.copy()
     one, many, again = (fit_subsets(cell, threads=threads) for threads in (1, 3, 3))
@@ -264,6 +266,11 @@ def test_fits_of_a_cell_are_those_of_their_rows_whatever_the_threads(cell):
             np.testing.assert_array_equal(fitted.coefficients, fits[0].coefficients)
             np.testing.assert_array_equal(fitted.intercept, fits[0].intercept)
             assert fitted.gradient_norm == fits[0].gradient_norm
+
+
+def test_small_sets_share_a_thread_and_large_ones_follow_by_size():
+    assert logistic._tasks([20, 60, 900, 20, 1000]) == [[[0, 3], [1]], [[4]], [[2]]]
+    assert logistic._tasks([900]) == [[[0]]]
 
 
 @pytest.mark.parametrize(

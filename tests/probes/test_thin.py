@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from crsbench.probes.thin import blocks, scores, times, times_transposed, weighted_sums
+from crsbench.probes.thin import (
+    blocks,
+    scores,
+    times,
+    times_symmetric,
+    times_transposed,
+    weighted_sums,
+)
 
 
 @pytest.fixture(params=[(1, 1, 1), (5, 40, 7), (3, 1000, 768), (14, 77, 2560), (8, 2000, 33)])
@@ -16,7 +23,10 @@ def operands(request):
 
 def test_blocks_hold_each_row_once_and_in_order(operands):
     _, matrix = operands
-    seen = [(rows, pieces.reshape(-1, matrix.shape[1])) for rows, pieces in blocks(matrix, 3)]
+    seen = [
+        (rows, pieces.reshape(-1, matrix.shape[1]))
+        for rows, pieces in blocks(matrix, 3, np.float32)
+    ]
     np.testing.assert_array_equal(np.concatenate([rows for _, rows in seen]), matrix)
     for rows, of_block in seen:
         np.testing.assert_array_equal(matrix[rows], of_block)
@@ -24,7 +34,7 @@ def test_blocks_hold_each_row_once_and_in_order(operands):
 
 def test_blocks_are_no_copies(operands):
     _, matrix = operands
-    assert all(np.shares_memory(pieces, matrix) for _, pieces in blocks(matrix, 3))
+    assert all(np.shares_memory(pieces, matrix) for _, pieces in blocks(matrix, 3, np.float32))
 
 
 def test_products_agree_with_float64(operands):
@@ -46,6 +56,18 @@ def test_sums_of_rows_agree_with_float64(operands):
     np.testing.assert_allclose(product, expected, atol=1e-5 * np.sqrt(len(matrix)))
     product = times(weights.astype(float), matrix)
     np.testing.assert_allclose(product, expected, atol=1e-12 * np.sqrt(len(matrix)))
+
+
+@pytest.mark.parametrize("n", [1, 40, 500])  # at once, and in pieces
+def test_products_with_a_symmetric_matrix_agree_with_float64(n):
+    rng = np.random.default_rng(2)
+    half, vectors = rng.standard_normal((n, n)), rng.standard_normal((5, n))
+    matrix = half + half.T
+    expected = vectors @ matrix
+    for precision, accuracy in ((np.float64, 1e-12), (np.float32, 1e-5)):
+        product = times_symmetric(vectors.astype(precision), matrix.astype(precision))
+        assert product.dtype == precision
+        np.testing.assert_allclose(product, expected, atol=accuracy * n)
 
 
 def test_scores_and_sums_of_one_block(operands):

@@ -23,8 +23,8 @@ rule probe:
         provenance=f"{STORE}/provenance/predictions/{{probe}}/{{encoder}}/{{dataset}}.json",
     conda:
         "../../envs/crsbench.yaml"
-    # Cells are many, and one thread each is the best use of cores. A run of few cells is faster
-    # with --set-threads probe=N: fits then run side by side. The records do not change.
+    # Cells are many, and one thread each is the best use of cores. A single large cell is somewhat
+    # faster with --set-threads probe=2: fits then run side by side. The records do not change.
     threads: 1
     resources:
         gpu=lambda wildcards: SETTINGS.gpus_of_probe(wildcards.probe),

@@ -18,8 +18,8 @@ and decides.
 **Stop.** At :math:`\lVert \nabla f \rVert_\infty \le` tolerance, in float64 and in the original
 variables; each label for itself.
 
-**Threads.** Fits run side by side, each with a BLAS of one thread, and small ones of one size share
-a thread: neither changes a bit.
+**Threads.** Fits run side by side, each with a BLAS of one thread, and small ones share a thread:
+neither changes a bit.
 
 **Devices.** The products are computed in NumPy or on a GPU (`crsbench.probes.devices`). Fits with
 fewer rows than columns are small, and stay on the CPU.
@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -101,17 +102,16 @@ def fit_logistic(
     `settings` are those of `fit_sets`; see `crsbench.probes.base.Probe`.
     """
 
-    def fit(numbers: Sequence[int]) -> list[LogisticFit]:
-        sets = [_of_rows(features, labels, subsets[number].rows) for number in numbers]
-        return fit_sets(sets, engine=engine, **settings)
+    def fit(groups: Sequence[Sequence[int]]) -> dict[int, LogisticFit]:
+        fits: dict[int, LogisticFit] = {}
+        for numbers in groups:
+            sets = [_of_rows(features, labels, subsets[number].rows) for number in numbers]
+            fits |= zip(numbers, fit_sets(sets, engine=engine, **settings), strict=True)
+        return fits
 
-    groups = _groups([len(each.rows) for each in subsets])
+    tasks = _tasks([len(each.rows) for each in subsets])
     with _workers(threads, engine) as pool:
-        fits = {
-            number: fitted
-            for numbers, of_group in zip(groups, pool.map(fit, groups), strict=True)
-            for number, fitted in zip(numbers, of_group, strict=True)
-        }
+        fits = dict(chain.from_iterable(of_task.items() for of_task in pool.map(fit, tasks)))
     return [fits[number] for number in range(len(subsets))]
 
 
@@ -122,16 +122,22 @@ def _of_rows(
     return features if len(rows) == len(features) else features[rows], labels[rows]
 
 
-def _groups(sizes: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of training sets that are fitted together.
+def _tasks(sizes: Sequence[int]) -> list[list[list[int]]]:
+    """Return the numbers of training sets: in groups that are fitted together, by task of a thread.
 
-    Those are small ones of one size: few rows gain from it, and many take memory. The largest
-    stand first, so that none is left for the end.
+    Small ones of one size are fitted together: few rows gain from it, and many take memory. All
+    small ones are one task: most of their time Python runs, and two threads would only wait for
+    each other. It stands first, then the others from the largest down, so that none of what takes
+    long is left for the end.
     """
-    groups: dict[object, list[int]] = {}
+    small: dict[int, list[int]] = {}
     for number, size in enumerate(sizes):
-        groups.setdefault(size if size <= SYSTEM_ROWS else (size, number), []).append(number)
-    return sorted(groups.values(), key=lambda numbers: -sizes[numbers[0]])
+        if size <= SYSTEM_ROWS:
+            small.setdefault(size, []).append(number)
+    large = sorted(
+        (n for n, size in enumerate(sizes) if size > SYSTEM_ROWS), key=lambda n: -sizes[n]
+    )
+    return [list(small.values())] * bool(small) + [[[number]] for number in large]
 
 
 @contextmanager

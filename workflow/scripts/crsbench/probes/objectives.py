@@ -49,11 +49,13 @@ class Covariance:
         some = features[:: max(1, len(features) // (COVARIANCE_ROWS * features.shape[1]))]
         self.mean = some.mean(axis=0, dtype=np.float64)
         covariance = np.zeros((features.shape[1],) * 2, np.float32)
+        products = np.empty_like(covariance)
         for first in range(0, len(some), COVARIANCE_BLOCK):
             block = np.ascontiguousarray(some[first : first + COVARIANCE_BLOCK])
-            covariance += block.T @ block
+            covariance += np.matmul(block.T, block, out=products)
         covariance /= np.float32(len(some))
-        covariance -= np.outer(self.mean, self.mean).astype(np.float32)
+        mean = self.mean.astype(np.float32)
+        covariance -= np.multiply(mean, mean[:, None], out=products)
         ridge += ROUNDING * float(np.trace(covariance))
         self._inverse = InverseOfSum(covariance, ridge)
 
@@ -148,7 +150,7 @@ class LogisticObjective:
         sums = Sums(
             np.zeros_like(weights), np.zeros(len(weights)), np.zeros(len(weights), np.int64)
         )
-        for rows, pieces in blocks(self._features, len(weights)):
+        for rows, pieces in blocks(self._features, len(weights), precision):
             wide = pieces.astype(precision, copy=False)
             logits = scores(slopes, wide)
             logits += intercepts

@@ -30,7 +30,7 @@ from crsbench.probes.cholesky import InverseOfSum, add_to_diagonal, cholesky_fac
 from crsbench.probes.lbfgs import Evaluation
 from crsbench.probes.losses import Binary, Columns, Softmax
 from crsbench.probes.objectives import by_problem, columns_of, ridge_of, start_of
-from crsbench.probes.thin import times, times_transposed
+from crsbench.probes.thin import times, times_symmetric, times_transposed
 
 #: Norm of the gradient at which Newton's systems are taken: the curvature is that of the end.
 _NEAR = 3e-4
@@ -119,7 +119,7 @@ class RowObjective:
         logits = self._logits(of_rows, intercepts)
         residuals = self._loss.residuals(logits[None], _ALL, columns)[0]
         total = residuals + of_rows.astype(np.float32)
-        by_rows = times_transposed(total, self._products)
+        by_rows = times_symmetric(total, self._products)
         squares = np.einsum("kn,kn->k", total, by_rows, dtype=np.float64)
         nothing = np.zeros(len(total))
         return self._evaluation(
@@ -167,7 +167,7 @@ class RowObjective:
         return centred
 
     def _logits(self, of_rows: Floats, intercepts: Floats) -> Features:
-        logits = times_transposed(of_rows.astype(np.float32), self._products)
+        logits = times_symmetric(of_rows.astype(np.float32), self._products)
         logits += intercepts.astype(np.float32)
         return logits
 
@@ -228,7 +228,7 @@ class _Systems:
         self._loss = loss
         self._roots = np.sqrt(curvatures)
         self._factors = [self._factorised(products, roots) for roots in self._roots]
-        pairs = zip(curvatures, times_transposed(curvatures, products), strict=True)
+        pairs = zip(curvatures, times_symmetric(curvatures, products), strict=True)
         self._of_curvatures = np.stack([self._apply(k, *pair) for k, pair in enumerate(pairs)])
         self._sums = self._of_curvatures.sum(axis=1, dtype=np.float64)
         if not (self._sums > 0).all():
