@@ -45,12 +45,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(SNAKEMAKE) --lint
 
-# The long checks, not part of CI: tests/workflow/test_acceptance.py and
-# tests/encoders/test_full_size.py say what each must show.
+# The long checks, not part of CI: tests/workflow/test_acceptance.py, tests/encoders/test_full_size.py
+# and tests/probes/test_full_shapes.py say what each must show.
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m acceptance -s
 
-# Times at full size on one thread; no test depends on them. benchmarks/*.md has results. The two
+# Times at full size; no test depends on them. benchmarks/*.md has results and threads. The two
 # variables choose OpenBLAS kernels for one machine's sake and would make times incomparable.
 BENCH := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE POLARS_MAX_THREADS=1 $(BIN)/python
 
