@@ -25,11 +25,14 @@ def bound_lines() -> Iterator[str]:
     yield f"A square product in float32 runs at {peak:.0f} GFLOP/s on one thread."
     for shape in (SHAPES[2], SHAPES[4]):
         yield ""
-        yield _bound_line(shape)
+        yield _bound_line(shape, peak)
 
 
-def _bound_line(shape: Shape) -> str:
-    """Return the rate of one evaluation and of a whole fit, and their shares of the bound."""
+def _bound_line(shape: Shape, peak: float) -> str:
+    """Return the rate of one evaluation and of a whole fit, and their shares of the bound.
+
+    `peak` is the rate of a square product in GFLOP/s.
+    """
     features, labels = make(shape)
     loss = problem_of(labels, task=shape.task).loss
     evaluated = LogisticObjective(features, loss)
@@ -53,9 +56,11 @@ def _bound_line(shape: Shape) -> str:
         f"One evaluation of {shape}: {seconds * 1e3:.0f} ms, {flops / seconds:.0f} GFLOP/s. Its "
         f"two products alone, on a cached block, would take {product * 1e3:.0f} ms "
         f"({flops / product:.0f} GFLOP/s), reading the matrix once from memory "
-        f"{reading * 1e3:.0f} ms: the bound is {what}, and {bound / seconds:.0%} of it is reached. "
+        f"{reading * 1e3:.0f} ms: the bound is {what}, and {bound / seconds:.0%} of it is reached, "
+        f"{flops / seconds / peak:.0%} of the square product's rate. "
         f"The whole fit at full labels: {fit:.2f} s; {fitted.iterations} iterations, the most that "
-        f"a column took, would take {fitted.iterations * bound:.2f} s at the bound."
+        f"a column took, would take {fitted.iterations * bound:.2f} s at the bound "
+        f"({fitted.iterations * bound / fit:.0%})."
     )
 
 

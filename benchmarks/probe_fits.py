@@ -175,8 +175,9 @@ class Comparison(NamedTuple):
 
     Attributes
     ----------
-    ours, equal, equal_distinct, default
-        Seconds; `equal_distinct` of scikit-learn for the distinct fits alone.
+    ours, equal, equal_distinct, default, default_distinct
+        Seconds; `equal_distinct` and `default_distinct` of scikit-learn for the distinct fits
+        alone.
     excess
         The largest objective of ours less scikit-learn's.
     norm, their_norm
@@ -192,6 +193,7 @@ class Comparison(NamedTuple):
     equal: float
     equal_distinct: float
     default: float
+    default_distinct: float
     excess: float
     norm: float
     their_norm: float
@@ -203,21 +205,24 @@ def compare(shape: Shape, data_root: Path | None, *, threads: int) -> Comparison
     """Time a cell of ours and of scikit-learn's in turns, ours twice in each."""
     features, labels = make(shape, data_root=data_root)
     wide, parts = features.astype(np.float64), list(problems(shape, labels))
-    ours, equal, distinct, default = [], [], [], []
+    ours, equal, default = [], [], []
     with threadpool_limits(threads):
         for _ in range(shape.rounds):
             ours.append(timed(lambda: fit_ours(shape, features, labels, threads=threads))[0])
             tight = fit_theirs(wide, parts, EQUAL)
-            equal.append(tight.in_cell)
-            distinct.append(tight.distinct)
+            equal.append((tight.in_cell, tight.distinct))
             seconds, fits = timed(lambda: fit_ours(shape, features, labels, threads=threads))
             ours.append(seconds)
-            default.append(fit_theirs(features, parts, DEFAULT).in_cell)
+            loose = fit_theirs(features, parts, DEFAULT)
+            default.append((loose.in_cell, loose.distinct))
     mine = assess(wide, parts, [coefficients(fits[part.place], part) for part in parts])
     theirs = assess(wide, parts, tight.fitted)
     return Comparison(
         shape,
-        *(statistics.median(seconds) for seconds in (ours, equal, distinct, default)),
+        *(
+            statistics.median(seconds)
+            for seconds in (ours, *zip(*equal, strict=True), *zip(*default, strict=True))
+        ),
         excess=max(a.objective - b.objective for a, b in zip(mine, theirs, strict=True)),
         norm=max(found.gradient_norm for found in mine),
         their_norm=max(found.gradient_norm for found in theirs),

@@ -231,6 +231,22 @@ def test_separable_classes_converge_to_finite_weights_and_are_recorded_as_such()
     assert fit(features, np.array([0, 1, 0, 1]), n_classes=2).reason is None
 
 
+def test_of_labels_a_record_says_which_are_separable_and_which_have_not_converged(rng):
+    features = rng.standard_normal((60, 3))
+    features += 3 * np.sign(features)  # clear of the boundary, which the penalty moves
+    noisy = (features[:, 1] + 2 * rng.standard_normal(60) > 0).astype(float)
+    labels = np.column_stack([noisy, features[:, 0] > 0, np.zeros(60), noisy, features[:, 2] > 0])
+    fitted = fit(features, labels, task="multilabel", n_classes=5)
+    assert fitted.status == "converged"
+    assert fitted.reason.startswith("separable: ")
+    assert fitted.reason.endswith("(labels 1, 4)")
+    capped = fit(features, labels, task="multilabel", n_classes=5, cap=1)
+    assert capped.status == "not_converged"
+    assert "after 1 iterations, the cap" in capped.reason
+    separable = fit(features, labels[:, [1, 4]], task="multilabel", n_classes=2)
+    assert separable.reason.endswith("the weights")  # all of them
+
+
 @pytest.fixture
 def cell(rng):
     """A train split of three classes and some training sets of it, wide and tall."""

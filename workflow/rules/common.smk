@@ -1,7 +1,11 @@
 """The plan of this run, and the few names that the rules share."""
 
+import os
 import sys
 from pathlib import Path
+
+# Jobs inherit it. Polars would take all cores in each, and only asks before it is loaded.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 

@@ -214,7 +214,9 @@ def _groups_of(
     for group in range(table.num_row_groups):
         rows = np.ones(table.metadata.row_group(group).num_rows, bool)
         if condition is not None:
-            keys = table.read_row_group(group, columns=["perturbation", "severity"])
+            keys = table.read_row_group(
+                group, columns=["perturbation", "severity"], use_threads=False
+            )
             found = zip(*keys.to_pydict().values(), strict=True)
             rows = np.array([key == condition for key in found], bool)
         if rows.any():
@@ -223,7 +225,8 @@ def _groups_of(
 
 
 def _names(table: pq.ParquetFile, group: int, rows: np.ndarray) -> list[str]:
-    return table.read_row_group(group, columns=["sample"])["sample"].take(rows).to_pylist()
+    names = table.read_row_group(group, columns=["sample"], use_threads=False)["sample"]
+    return names.take(rows).to_pylist()
 
 
 def _fill(
@@ -237,7 +240,8 @@ def _fill(
     dim = table.schema_arrow.field("features").type.list_size
     features = np.empty((len(samples), dim), np.float32)
     for group, rows in groups:
-        column = table.read_row_group(group, columns=["features"])["features"].combine_chunks()
+        read = table.read_row_group(group, columns=["features"], use_threads=False)
+        column = read["features"].combine_chunks()
         values = np.asarray(column.flatten()).reshape(-1, dim)[rows]
         wanted = np.array([places.get(name, -1) for name in _names(table, group, rows)])
         features[wanted[wanted >= 0]] = values[wanted >= 0]

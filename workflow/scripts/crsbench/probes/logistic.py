@@ -268,7 +268,8 @@ class _Prepared:
         of_classes = np.zeros((weights.shape[1], self.n_classes))
         of_classes[-1] = self.problem.absent
         of_classes[:, self.problem.held] = weights.T @ self.problem.spread
-        status, reason = _end(end, tolerance, max_iterations)
+        labels = self.problem.held if len(end.norms) > 1 else None
+        status, reason = _end(end, labels, tolerance=tolerance, max_iterations=max_iterations)
         return LogisticFit(
             coefficients=of_classes[:-1],
             intercept=of_classes[-1],
@@ -304,15 +305,35 @@ def _prepared(
         )
 
 
-def _end(end: Minimum, tolerance: float, max_iterations: int) -> tuple[Status, str | None]:
-    """Return how a fit ended, and what is to be known about it."""
-    if end.norms.max() <= tolerance:
-        return "converged", _SEPARABLE if not end.errors.any() else None
-    capped = (end.iterations >= max_iterations)[~(end.norms <= tolerance)].any()
-    return "not_converged", (
-        f"gradient {end.norms.max():.1e} above the tolerance after {end.iterations.max()} "
-        f"iterations, {'the cap' if capped else 'where rounding ends the descent'}"
-    )
+def _end(
+    end: Minimum, labels: NDArray[np.intp] | None, *, tolerance: float, max_iterations: int
+) -> tuple[Status, str | None]:
+    """Return how a fit ended, and what is to be known about it.
+
+    Parameters
+    ----------
+    labels
+        The numbers of those that the problems are of; None where there is one problem.
+    """
+
+    def of(problems: NDArray[np.bool_]) -> str:
+        if labels is None or problems.all():
+            return ""
+        return f" (labels {', '.join(map(str, labels[problems]))})"
+
+    reasons = []
+    unfinished = ~(end.norms <= tolerance)
+    if unfinished.any():
+        capped = (end.iterations >= max_iterations)[unfinished].any()
+        reasons.append(
+            f"gradient {end.norms.max():.1e} above the tolerance after {end.iterations.max()} "
+            f"iterations, {'the cap' if capped else 'where rounding ends the descent'}"
+            f"{of(unfinished)}"
+        )
+    separable = np.isfinite(end.norms) & (end.errors == 0)
+    if separable.any():
+        reasons.append(_SEPARABLE + of(separable))
+    return "not_converged" if unfinished.any() else "converged", "; ".join(reasons) or None
 
 
 PROBE = Probe(fit_logistic, score_logistic, seed_matters=False, engine=chosen_engine)
