@@ -7,8 +7,9 @@ A metric without a value is null with its reason in ``undefined``; a metric that
 the task is null without one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, starmap
 from typing import Any, Literal, NamedTuple, Self, SupportsFloat
 
 import numpy as np
@@ -317,7 +318,7 @@ def evaluate_cell(
         If a fit or a prediction that a key needs is missing, or samples are not the target's.
     """
     scorers = {target: Scorer(side, scoring) for target, side in evaluated.items()}
-    logits = _logits_by_set(predictions, evaluated)
+    of_cell = _Predictions(predictions, set(evaluated))
     fits_of_cell = Fits(fits)
     scored: dict[SetKey, dict[str, Any]] = {}
     rows = []
@@ -327,38 +328,58 @@ def evaluate_cell(
             key.label_fraction, fit["fit_seed"], key.target, key.perturbation, key.severity
         )
         if distinct not in scored:
-            scorer = scorers[key.target]
-            scored[distinct] = _score_columns(_score_set(distinct, fit, logits, scorer), scorer)
+            side, scorer = evaluated[key.target], scorers[key.target]
+            scores = _score_set(distinct, fit, of_cell, side, scorer)
+            scored[distinct] = _score_columns(scores, scorer)
         rows.append(
             key._asdict() | _fit_columns(fit) | scored[distinct] | dict(identity[key.target])
         )
     return pl.DataFrame(rows, schema=RUN_RECORD)
 
 
-def _logits_by_set(
-    predictions: pl.DataFrame, evaluated: Mapping[str, Side]
-) -> dict[SetKey, NDArray[np.float32]]:
-    """Return the test logits ``(N, C)`` of each distinct fit and set, rows as on the side."""
-    test = predictions.filter(pl.col("side") == "test", pl.col("target").is_in(list(evaluated)))
-    logits = {}
-    for values, table in test.group_by(SetKey._fields, maintain_order=True):
-        key = SetKey(*values)
-        logits[key] = logits_in_order(table, evaluated[key.target].samples, key=key)
-    return logits
+class _Predictions:
+    """The test logits of a cell by distinct fit and set; they are taken from the table when asked.
+
+    The table of a large cell fills gigabytes. Its rows of a set follow each other, and no copy is
+    made of it to find them.
+    """
+
+    def __init__(self, table: pl.DataFrame, targets: Container[str]) -> None:
+        self._table = table.select("sample", "logits")
+        columns = ("side", *SetKey._fields)
+        differs = [pl.col(name).ne_missing(pl.col(name).shift()) for name in columns]
+        starts = table.select(pl.any_horizontal(differs).arg_true()).to_series()
+        self._runs: dict[SetKey, list[slice]] = {}
+        for (side, *values), run in zip(
+            table.select(columns)[starts].iter_rows(),
+            starmap(slice, pairwise([*starts, len(table)])),
+            strict=True,
+        ):
+            key = SetKey(*values)
+            if side == "test" and key.target in targets:
+                self._runs.setdefault(key, []).append(run)
+
+    def logits(self, key: SetKey, samples: Sequence[str]) -> NDArray[np.float32]:
+        """Return the logits ``(N, C)`` of a set, in the order of its N samples.
+
+        Raises
+        ------
+        DataError
+            If there are none, or not one of each sample.
+        """
+        if key not in self._runs:
+            raise DataError(f"no predictions of {key}; run the probe stage again")
+        rows = pl.concat([self._table[run] for run in self._runs[key]])
+        return logits_in_order(rows, samples, key=key)
 
 
 def _score_set(
-    key: SetKey,
-    fit: Mapping[str, Any],
-    logits: Mapping[SetKey, NDArray[np.float32]],
-    scorer: Scorer,
+    key: SetKey, fit: Mapping[str, Any], predictions: _Predictions, evaluated: Side, scorer: Scorer
 ) -> Scores:
     if fit["status"] not in SCORING:
         nothing = np.full(len(scorer.kept), np.nan)
         return Scores(nothing, undefined=[f"all metrics: {fit['status']}: {fit['reason']}"])
-    if key not in logits:
-        raise DataError(f"no predictions of {key}; run the probe stage again")
-    return scorer.score(logits[key])
+    return scorer.score(predictions.logits(key, evaluated.samples))
 
 
 def _fit_columns(fit: Mapping[str, Any]) -> dict[str, Any]:
