@@ -100,20 +100,22 @@ def rank(scores: ArrayLike, labels: ArrayLike) -> Ranking:
         1 positive, 0 negative, NaN masked; of the same shape.
     """
     scores, labels = _aligned_binary(scores, labels)
-    order = np.argsort(-scores, axis=0)
-    ordered, truth = _in_order(scores, order), _in_order(labels, order)
+    places = _flat(np.argsort(-scores, axis=0))
+    ordered, truth = scores.take(places), labels.take(places)
     ends_tie = np.ones(ordered.shape, dtype=bool)
     ends_tie[:-1] = ordered[:-1] != ordered[1:]
     return Ranking(_held(truth == 1, ends_tie), _held(truth == 0, ends_tie))
 
 
-def _in_order(values: Floats, order: Integers) -> Floats:
-    """Return values ``(N,)`` or ``(N, K)`` in the order of each column.
+def _flat(order: Integers) -> Integers:
+    """Return places in the flat array of an order ``(N,)`` or ``(N, K)`` of each column's rows.
 
-    As `numpy.take_along_axis`, whose indices for every axis take several times as long.
+    `numpy.take_along_axis`, whose indices for every axis take several times as long, in two steps.
     """
-    n_columns = values.size // len(values)
-    return values.take(order * n_columns + np.arange(n_columns).reshape(values.shape[1:]))
+    n_columns = order.size // len(order)
+    places: Integers = order * n_columns
+    places += np.arange(n_columns).reshape(order.shape[1:])
+    return places
 
 
 def _held(events: NDArray[np.bool_], ends_tie: NDArray[np.bool_]) -> Integers:
@@ -131,7 +133,9 @@ def auroc(ranking: Ranking) -> Floats:
     exact.
     """
     hits, alarms = ranking.true_positives, ranking.false_positives
-    twice_area = (_steps(alarms) * (hits + hits - _steps(hits))).sum(axis=0)
+    trapezoids = alarms[1:] - alarms[:-1]
+    trapezoids *= hits[1:] + hits[:-1]
+    twice_area = alarms[0] * hits[0] + trapezoids.sum(axis=0)
     return _ratio(twice_area, 2 * ranking.n_positive * ranking.n_negative)
 
 
@@ -141,8 +145,10 @@ def average_precision(ranking: Ranking) -> Floats:
     NaN for a column without a positive.
     """
     hits = ranking.true_positives
-    precision = hits / np.maximum(hits + ranking.false_positives, 1)
-    return _ratio((_steps(hits) * precision).sum(axis=0), ranking.n_positive)
+    called = hits + ranking.false_positives
+    gained = hits / np.maximum(called, 1, out=called)
+    gained *= _steps(hits)
+    return _ratio(gained.sum(axis=0), ranking.n_positive)
 
 
 def sensitivity_at_specificity(ranking: Ranking, *, specificity: float) -> Floats:
