@@ -110,7 +110,7 @@ def rank(scores: ArrayLike, labels: ArrayLike) -> Ranking:
 def _flat(order: Integers) -> Integers:
     """Return places in the flat array of an order ``(N,)`` or ``(N, K)`` of each column's rows.
 
-    `numpy.take_along_axis`, whose indices for every axis take several times as long, in two steps.
+    For `take`: `numpy.take_along_axis` makes indices for every axis, several times as slowly.
     """
     n_columns = order.size // len(order)
     places: Integers = order * n_columns

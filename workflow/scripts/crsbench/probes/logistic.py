@@ -137,7 +137,8 @@ def _tasks(sizes: Sequence[int]) -> list[list[list[int]]]:
     large = sorted(
         (n for n, size in enumerate(sizes) if size > SYSTEM_ROWS), key=lambda n: -sizes[n]
     )
-    return [list(small.values())] * bool(small) + [[[number]] for number in large]
+    tasks = [[[number]] for number in large]
+    return [list(small.values()), *tasks] if small else tasks
 
 
 @contextmanager
