@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,12 +19,21 @@ ROOT = Path(__file__).parents[1]
 FULL = ROOT / "config" / "config.yaml"
 N_IMAGES = {"isic2019": 25_331, "aptos2019": 3_662, "chexpert": 191_229, "mimic_cxr": 3_300}
 TOKEN = "hf_" + "secret" * 5
+Usage = namedtuple("Usage", ["total", "used", "free"])
 pytestmark = pytest.mark.usefixtures("empty_cache", "no_sockets")
 
 
 @pytest.fixture(autouse=True)
 def _in_the_project(monkeypatch):
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(autouse=True)
+def _on_a_machine_with_room(monkeypatch):
+    """Give the machine 1 TB of free disk and 64 GB of memory, whatever this one has."""
+    monkeypatch.setattr("crsbench.doctor.shutil.disk_usage", lambda _: Usage(0, 0, free=10**12))
+    sizes = {"SC_PHYS_PAGES": 16_000_000, "SC_PAGE_SIZE": 4_000}
+    monkeypatch.setattr("crsbench.doctor.os.sysconf", sizes.__getitem__)
 
 
 def plan_of(*, store: Path, **settings: object) -> Plan:
@@ -158,8 +168,17 @@ def test_a_token_is_never_printed(capsys, monkeypatch, tmp_path):
     assert TOKEN not in printed
 
 
+def test_disk_and_memory_of_the_machine_are_printed(capsys, tmp_path):
+    store = tmp_path / "not" / "yet" / "made"
+    _, lines, _ = examined(capsys, "--configfile", "config/tiny.yaml", "--config", f"store={store}")
+    (disk,) = (line for line in lines if line.startswith("disk: "))
+    (memory,) = (line for line in lines if line.startswith("memory: "))
+    assert disk.endswith(f"; 1000.0 GB free at {store}")
+    assert memory.endswith("; this machine has 64.0 GB")
+
+
 def test_too_little_disk_is_a_fault(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("crsbench.doctor._free_bytes", lambda _folder: 1000)
+    monkeypatch.setattr("crsbench.doctor.shutil.disk_usage", lambda _: Usage(0, 0, free=1000))
     status, lines, error = examined(
         capsys, "--configfile", "config/tiny.yaml", "--config", f"store={tmp_path}"
     )
