@@ -23,7 +23,7 @@ from crsbench.case_sets import CaseSet, macro_average, too_often_absent
 from crsbench.cell_arrays import cell_array, observed_cells
 from crsbench.crs import AXES, Weights, aggregate
 from crsbench.errors import DataError
-from crsbench.evaluation import Fits, SetKey, logits_in_order
+from crsbench.predictions import Fits, SetKey, logits_in_order
 from crsbench.probes.base import SCORING
 from crsbench.records import CLEAN
 from crsbench.reference import AGGREGATE

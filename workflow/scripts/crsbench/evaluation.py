@@ -7,10 +7,9 @@ A metric without a value is null with its reason in ``undefined``; a metric that
 the task is null without one.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, starmap
-from typing import Any, Literal, NamedTuple, Self, SupportsFloat
+from typing import Any, Literal, Self, SupportsFloat
 
 import numpy as np
 import polars as pl
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from crsbench.arrays import Bools, Floats
-from crsbench.errors import DataError
 from crsbench.metrics import (
     Undefined,
     adaptive_calibration_error,
@@ -39,20 +37,11 @@ from crsbench.metrics import (
     sensitivity_at_specificity,
     top_label,
 )
+from crsbench.predictions import CellPredictions, Fits, SetKey
 from crsbench.probes.base import SCORING
 from crsbench.records import METRICS, RUN_RECORD, RunKey
 from crsbench.sides import Labels, Side
 from crsbench.splits import Task, dropped_classes
-
-
-class SetKey(NamedTuple):
-    """One evaluated set under one distinct fit."""
-
-    label_fraction: float
-    seed: int
-    target: str
-    perturbation: str
-    severity: int
 
 
 @dataclass(frozen=True)
@@ -240,51 +229,6 @@ def _spread(values: Floats, places: Bools) -> Floats:
     return spread
 
 
-class Fits:
-    """The fits of one cell.
-
-    Parameters
-    ----------
-    table
-        `crsbench.probes.cell.FITS`.
-    """
-
-    def __init__(self, table: pl.DataFrame) -> None:
-        keys = table.select("label_fraction", "seed").iter_rows()
-        self._rows = dict(zip(keys, table.iter_rows(named=True), strict=True))
-
-    def at(self, label_fraction: float, seed: int) -> Mapping[str, Any]:
-        """Return the row of a label fraction and seed; a missing one is a `DataError`."""
-        if (label_fraction, seed) not in self._rows:
-            raise DataError(
-                f"no fit for seed {seed} at label fraction {label_fraction:g}; "
-                "run the probe stage again"
-            )
-        return self._rows[label_fraction, seed]
-
-
-def logits_in_order(
-    predictions: pl.DataFrame, samples: Sequence[str], *, key: SetKey
-) -> NDArray[np.float32]:
-    """Return the logits ``(N, C)`` of one evaluated set, in the order of its N samples.
-
-    Raises
-    ------
-    DataError
-        Unless the predictions have one row for each of the samples, and no other.
-    """
-    placed = pl.DataFrame({"sample": list(samples)}).join(
-        predictions.select("sample", "logits"), on="sample", maintain_order="left"
-    )
-    n_right = placed["sample"].n_unique()
-    if n_right != len(samples) or len(predictions) != len(samples):
-        raise DataError(
-            f"predictions of {key}: {len(predictions)} rows, {n_right} of them of the "
-            f"{len(samples)} evaluated samples; predictions and split do not belong together"
-        )
-    return placed["logits"].to_numpy()
-
-
 def evaluate_cell(
     predictions: pl.DataFrame,
     fits: pl.DataFrame,
@@ -318,7 +262,7 @@ def evaluate_cell(
         If a fit or a prediction that a key needs is missing, or samples are not the target's.
     """
     scorers = {target: Scorer(side, scoring) for target, side in evaluated.items()}
-    of_cell = _Predictions(predictions, set(evaluated))
+    of_cell = CellPredictions(predictions, set(evaluated))
     fits_of_cell = Fits(fits)
     scored: dict[SetKey, dict[str, Any]] = {}
     rows = []
@@ -337,44 +281,12 @@ def evaluate_cell(
     return pl.DataFrame(rows, schema=RUN_RECORD)
 
 
-class _Predictions:
-    """The test logits of a cell by distinct fit and set; they are taken from the table when asked.
-
-    The table of a large cell fills gigabytes. Its rows of a set follow each other, and no copy is
-    made of it to find them.
-    """
-
-    def __init__(self, table: pl.DataFrame, targets: Container[str]) -> None:
-        self._table = table.select("sample", "logits")
-        columns = ("side", *SetKey._fields)
-        differs = [pl.col(name).ne_missing(pl.col(name).shift()) for name in columns]
-        starts = table.select(pl.any_horizontal(differs).arg_true()).to_series()
-        self._runs: dict[SetKey, list[slice]] = {}
-        for (side, *values), run in zip(
-            table.select(columns)[starts].iter_rows(),
-            starmap(slice, pairwise([*starts, len(table)])),
-            strict=True,
-        ):
-            key = SetKey(*values)
-            if side == "test" and key.target in targets:
-                self._runs.setdefault(key, []).append(run)
-
-    def logits(self, key: SetKey, samples: Sequence[str]) -> NDArray[np.float32]:
-        """Return the logits ``(N, C)`` of a set, in the order of its N samples.
-
-        Raises
-        ------
-        DataError
-            If there are none, or not one of each sample.
-        """
-        if key not in self._runs:
-            raise DataError(f"no predictions of {key}; run the probe stage again")
-        rows = pl.concat([self._table[run] for run in self._runs[key]])
-        return logits_in_order(rows, samples, key=key)
-
-
 def _score_set(
-    key: SetKey, fit: Mapping[str, Any], predictions: _Predictions, evaluated: Side, scorer: Scorer
+    key: SetKey,
+    fit: Mapping[str, Any],
+    predictions: CellPredictions,
+    evaluated: Side,
+    scorer: Scorer,
 ) -> Scores:
     if fit["status"] not in SCORING:
         nothing = np.full(len(scorer.kept), np.nan)
