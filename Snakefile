@@ -29,3 +29,7 @@ rule all:
         [ANALYSES[name] for name in SETTINGS.analyses],
         rules.figures.output,
         rules.paper_check.output,
+
+
+onerror:
+    print(*failure_lines(read_failures(log), since=STARTED), sep="\n", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 # Jobs inherit it. Polars would take all cores in each, and only asks before it is loaded.
@@ -11,7 +12,10 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from crsbench import plan as planning
 from crsbench.errors import CrsBenchError
+from crsbench.failures import failure_lines, read_failures
 from crsbench.provenance import SCRIPTS, accepted_digests, code_digest
+
+STARTED = time.time()
 
 try:
     PLAN = planning.make_plan(config, files=["config/config.yaml", *workflow.overwrite_configfiles])
