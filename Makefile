@@ -45,8 +45,8 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(SNAKEMAKE) --lint
 
-# The long checks, not part of CI: tests/workflow/test_acceptance.py, tests/encoders/test_full_size.py
-# and tests/probes/test_full_shapes.py say what each must show.
+# The long checks, not part of CI: tests/workflow/test_acceptance.py, tests/workflow/test_slurm.py,
+# tests/encoders/test_full_size.py and tests/probes/test_full_shapes.py say what each must show.
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m acceptance -s
 

@@ -32,4 +32,5 @@ rule all:
 
 
 onerror:
-    print(*failure_lines(read_failures(log), since=STARTED), sep="\n", file=sys.stderr)
+    lines = failure_lines(read_failures(log), since=STARTED)
+    sys.stderr.writelines(f"{line}\n" for line in lines)

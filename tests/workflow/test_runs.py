@@ -1,6 +1,7 @@
 """The tiny run: complete, repeatable, and resumed after a failure."""
 
 import os
+import re
 import signal
 import time
 
@@ -122,9 +123,11 @@ def test_a_failing_encoder_does_not_stop_the_others_and_its_log_has_the_tracebac
     tiny_copy.edit("config/tiny.yaml", "seeds: [0, 1]", "seeds: [0, 2]")
     finished = tiny_copy.snakemake(*TINY)
     assert finished.status != 0
-    assert "no_such_architecture" in finished.output
     log = tiny_copy.folder / STORE / "logs" / "weights" / "tiny_resnet.log"
     assert "Traceback" in log.read_text()
+    summary = finished.output.partition("crsbench: 1 job failed:\n")[2].splitlines()
+    assert re.match(r"  weights: .*no_such_architecture", summary[0])
+    assert summary[1] == f"    log: {log.relative_to(tiny_copy.folder)}"
     records = tiny_copy.folder / STORE / "records" / "logistic" / "tiny_statistics"
     assert 2 in pl.read_parquet(records / "tiny_radiograph.parquet")["seed"]
 
