@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -42,6 +43,16 @@ def run(tmp_path, patience):
         return acquire(definition, not_acquired=tmp_path / "not_acquired.csv", patience=patience)
 
     return run
+
+
+def killed_after(done: Callable) -> Callable:
+    """Return a function that does the same, and then never comes back."""
+
+    def killed(*arguments: object, **named: object) -> None:
+        done(*arguments, **named)
+        raise KeyboardInterrupt
+
+    return killed
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -97,6 +108,20 @@ class TestIsic:
         assert run(definition) == first
         assert len(server.seen) == asked
 
+    def test_an_archive_that_a_killed_job_had_unpacked_is_locked_and_removed(
+        self, run, definition, server, monkeypatch
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(receipts, "unpack", killed_after(receipts.unpack))
+            with pytest.raises(KeyboardInterrupt):
+                run(definition)
+        archive = definition.root / receipts.STAGING / ISIC[0]
+        assert archive.is_file()
+        receipt = run(definition)
+        assert not archive.parent.exists()
+        assert receipt["fetched"] == sorted([*ISIC[1:], "ISIC_2019_Training_Input"])
+        assert len(server.sent(f"/{ISIC[0]}")) == 1
+
     def test_files_of_the_user_are_left_as_they_are(self, run, definition, server):
         definition.root.mkdir(parents=True)
         mine = definition.root / ISIC[1]
@@ -105,6 +130,11 @@ class TestIsic:
         receipt = run(definition)
         assert mine.stat().st_mtime_ns == before
         assert ISIC[1] not in receipt["fetched"]
+        staging = definition.root / receipts.STAGING
+        staging.mkdir()
+        (staging / ISIC[1]).write_text("from a killed job")
+        assert run(definition) == receipt
+        assert mine.stat().st_mtime_ns == before
         assert server.sent(f"/{ISIC[1]}") == []
 
     def test_data_in_place_are_only_recorded(self, run, definition, server):

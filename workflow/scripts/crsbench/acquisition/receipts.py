@@ -119,10 +119,19 @@ class _Acquisition:
             "physionet": self._from_physionet,
         }
         try:
+            self._finish_unpacked()
             ways[self.release.authentication]()
         finally:
             if self.staging.is_dir() and not any(self.staging.iterdir()):
                 self.staging.rmdir()
+
+    def _finish_unpacked(self) -> None:
+        """Lock and remove the archives of which a killed job had unpacked all, and no more."""
+        for remote in self.release.files:
+            archive = self.staging / remote.name
+            if remote.unpack and archive.is_file() and not absent_parts(self.root, remote):
+                self._check(archive, remote)
+                self._place(remote, archive)
 
     def _from_mirrors(self) -> None:
         with open_session(with_credentials=False, patience=self.patience) as session:
