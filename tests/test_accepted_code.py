@@ -169,3 +169,9 @@ def test_a_damaged_provenance_is_named(store, text, message):
     (store.folder / "provenance" / "tiny_resnet.json").write_text(text)
     with pytest.raises(DataError, match=rf"tiny_resnet\.json: .*{message}"):
         store.accept("evaluate")
+
+
+def test_a_provenance_that_a_killed_job_was_writing_is_none(store):
+    store.evaluated("tiny_resnet", OLD)
+    (store.folder / "provenance" / ".tiny_statistics.json.a1b2.json").touch()
+    assert store.accept("evaluate")[0].startswith("evaluate: 1 finished jobs count as made by")

@@ -61,6 +61,16 @@ def test_without_a_bootstrap_the_table_has_no_interval(folder):
     assert "# Notes" in lines
 
 
+def test_what_was_made_is_listed_and_what_was_being_written_is_not(folder):
+    (folder / "figures").mkdir()
+    made = [folder / "run_records.parquet", folder / "figures" / "ranks.png"]
+    begun = [folder / ".metric_rows.parquet.a1.parquet", folder / "figures" / ".ranks.png.a1.png"]
+    for path in (*made, *begun):
+        path.touch()
+    lines = table_lines(folder)
+    assert [str(path) in lines for path in (*made, *begun)] == [True, True, False, False]
+
+
 def _ranked(folder):
     table = pl.read_csv(folder / "crs_table.csv").filter(pl.col("scope") == "aggregate")
     return table.sort("rank")["encoder"].to_list()

@@ -115,7 +115,8 @@ def _finished_jobs(plan: Plan) -> Iterator[FinishedJob]:
     """
     run = Path(plan.settings.run_folder, "provenance")
     store = Path(plan.settings.store, "provenance")
-    for path in sorted({*run.rglob("*.json"), *store.rglob("*.json")}):
+    written = "[!.]*.json"  # a hidden one was being written when its job was killed
+    for path in sorted({*run.rglob(written), *store.rglob(written)}):
         about = _read_provenance(path)
         in_run = run in path.parents if not about.wildcards else _selects(plan, about.wildcards)
         if about.params.code and in_run and all(output.exists() for output in about.outputs):

@@ -76,10 +76,10 @@ def table_lines(folder: Path) -> list[str]:
         path,
         folder / "crs_notes.md",
         folder / "axes.csv",
-        *sorted(folder.glob("*.parquet")),
+        *sorted(folder.glob("[!.]*.parquet")),
     ]
     analyses = [folder / name for name in ("bootstrap", "validity") if (folder / name).is_dir()]
-    figures = sorted((folder / "figures").glob("*.png"))
+    figures = sorted((folder / "figures").glob("[!.]*.png"))
     return [
         *aligned(_score_table(rows, columns)),
         "",
