@@ -32,5 +32,6 @@ rule all:
 
 
 onerror:
-    lines = failure_lines(read_failures(log), since=STARTED)
+    failures = collect_failures(workflow.scheduler.failed, log)
+    lines = failure_lines(failures, since=STARTED)
     sys.stderr.writelines(f"{line}\n" for line in lines)

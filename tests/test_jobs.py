@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from crsbench.failures import Failure, failure_lines
+
 SCRIPT = """
 import logging, types, warnings
 from crsbench.errors import DataError
@@ -45,6 +47,8 @@ def run(tmp_path):
     [
         ('DataError("labels.csv: row 3 has no path")', "labels.csv: row 3 has no path"),
         ('ValueError("a fault")', "ValueError: a fault"),
+        ('DataError("no images; get them\\nHTTP 503")', "no images; get them\nHTTP 503"),
+        ('DataError("no images") from OSError("HTTP 503")', "no images"),
     ],
 )
 def test_a_failure_is_one_message_on_the_terminal_and_a_traceback_in_the_log(
@@ -58,6 +62,9 @@ def test_a_failure_is_one_message_on_the_terminal_and_a_traceback_in_the_log(
     assert message.removeprefix("ValueError: ") in log
     assert "three images" in log
     assert not (tmp_path / "provenance").exists()
+    first, *others = message.splitlines()
+    listed = failure_lines([Failure("index", [tmp_path / "logs" / "index.log"], "")], since=0)
+    assert listed[1:-1] == [f"  index: {first}", *(f"    {line}" for line in others)]
 
 
 def test_a_job_that_ends_well_leaves_its_log_and_provenance_and_says_nothing(run, tmp_path):

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from crsbench import plan as planning
 from crsbench.errors import CrsBenchError
-from crsbench.failures import failure_lines, read_failures
+from crsbench.failures import collect_failures, failure_lines
 from crsbench.provenance import SCRIPTS, accepted_digests, code_digest
 
 STARTED = time.time()

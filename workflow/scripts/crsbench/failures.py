@@ -5,19 +5,32 @@ cluster say that a job failed, not why. The reason is in the job's log.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-#: Snakemake's log on a failure, with indented details, and on a success, which a retry may have.
-_ENDED = re.compile(
-    r"^Error in rule (?P<rule>\w+):\n(?P<details>(?: {4}.*\n)+)|^Finished jobid: (?P<finished>\d+)",
+#: What follows "Error in rule" in Snakemake's log. A message may have lines without an indent.
+_ERROR = re.compile(
+    r"\w+:\n {4}message: (?P<message>(?s:.*?))\n {4}jobid: (?P<jobid>\d+)\n(?P<rest>( {4}.*\n)*)"
+)
+_LOGS = re.compile(r"^ {4}log: (.+) \(check log file\(s\) for error details\)$", re.MULTILINE)
+#: What the executor of Slurm says to every failure.
+_ADVICE = re.compile(
+    r"\s*(Detailed failure reason unavailable|sbatch call:|For further error details).*", re.DOTALL
+)
+#: What `crsbench.jobs` writes into a job's log, until its next entry.
+_REASON = re.compile(
+    r"^\S+ \S+ ERROR crsbench\.jobs: ((?s:.*?))(?=^\d{4}-\d\d-\d\d \S+ [A-Z]+ |\Z)",
     re.MULTILINE,
 )
-_DETAIL = re.compile(r"^ {4}(message|jobid|log): (.+)$", re.MULTILINE)
-_HINT = " (check log file(s) for error details)"
-#: What `crsbench.jobs` writes into a job's log.
-_REASON = re.compile(r"^\S+ \S+ ERROR crsbench\.jobs: (.+)$", re.MULTILINE)
+
+
+class FailedJob(Protocol):
+    """What is asked of one of Snakemake's jobs; its first log is the one of `crsbench.jobs`."""
+
+    rule: Any
+    log: Sequence[str]
+    jobid: int
 
 
 class Failure(NamedTuple):
@@ -30,7 +43,7 @@ class Failure(NamedTuple):
     logs
         The job's log, and on a cluster the scheduler's.
     message
-        What Snakemake says of the failure, or nothing.
+        What the scheduler says of the failure, or nothing.
     """
 
     rule: str
@@ -38,26 +51,37 @@ class Failure(NamedTuple):
     message: str
 
 
-def read_failures(snakemake_logs: Iterable[str]) -> list[Failure]:
-    """Return the jobs that failed and were not made by a retry, each with its last failure.
+def collect_failures(
+    jobs: Iterable[FailedJob], snakemake_logs: Iterable[str | Path]
+) -> list[Failure]:
+    """Return what is known of failed jobs, in the order of their rules and logs.
 
     Parameters
     ----------
+    jobs
+        Those that failed in the end, retries included.
     snakemake_logs
-        Paths of the logs of one call of Snakemake; it names as many as it has log handlers.
+        The logs of this call of Snakemake. With some forms of ``--quiet`` they hold no failures,
+        and what a scheduler has said is not known.
     """
-    failures: dict[str, Failure] = {}
-    text = "".join(Path(log).read_text(encoding="utf-8") for log in snakemake_logs)
-    for ended in _ENDED.finditer(text):
-        if ended["finished"]:
-            failures.pop(ended["finished"], None)
-            continue
-        details = dict(_DETAIL.findall(ended["details"]))
-        paths = map(Path, details.get("log", "").removesuffix(_HINT).split(", "))
-        message = details.get("message", "").partition(". ")[0].removeprefix("None")
-        logs = [path for path in paths if path.suffix == ".log"]
-        failures[details.get("jobid", "")] = Failure(ended["rule"], logs, message)
-    return list(failures.values())
+    errors: dict[int, Mapping[str, str]] = {}
+    for path in snakemake_logs:
+        for text in re.split(r"^Error in rule ", _read(Path(path)), flags=re.MULTILINE)[1:]:
+            if found := _ERROR.match(text):
+                errors[int(found["jobid"])] = found.groupdict()
+    found_jobs = sorted(jobs, key=lambda job: (job.rule.name, *job.log))
+    return [_failure(job, errors.get(job.jobid)) for job in found_jobs]
+
+
+def _failure(job: FailedJob, error: Mapping[str, str] | None) -> Failure:
+    logs = [Path(log) for log in job.log if log.endswith(".log")]
+    if error is None:
+        return Failure(job.rule.name, logs, "")
+    for named in _LOGS.findall(error["rest"]):
+        of_scheduler = named.removeprefix(", ".join(job.log)).removeprefix(", ")
+        logs += [Path(of_scheduler)] if of_scheduler else []
+    message = "" if error["message"] == "None" else _ADVICE.sub("", error["message"])
+    return Failure(job.rule.name, logs, " ".join(message.split()))
 
 
 def failure_lines(failures: Sequence[Failure], *, since: float) -> list[str]:
@@ -66,7 +90,7 @@ def failure_lines(failures: Sequence[Failure], *, since: float) -> list[str]:
     Parameters
     ----------
     failures
-        As `read_failures` returns them.
+        As `collect_failures` returns them.
     since
         When the run began, in seconds as `time.time` counts; older logs are of other runs.
     """
@@ -75,15 +99,28 @@ def failure_lines(failures: Sequence[Failure], *, since: float) -> list[str]:
     jobs = "1 job" if len(failures) == 1 else f"{len(failures)} jobs"
     lines = [f"crsbench: {jobs} failed:"]
     for failure in failures:
-        lines.append(f"  {failure.rule}: {_reason(failure, since)}")
+        first, *others = _reason(failure, since).splitlines()
+        lines.append(f"  {failure.rule}: {first}")
+        lines += [f"    {line}" for line in others]
         lines += [f"    log: {log}" for log in failure.logs]
     return lines
 
 
 def _reason(failure: Failure, since: float) -> str:
+    own = _own_reason(failure.logs, since)
+    if failure.message and "'FAILED'" not in failure.message:  # the job did not end by itself
+        return f"{failure.message}\nan earlier try: {own}" if own else failure.message
+    return own or failure.message or "no reason in its log; Snakemake's lines above may have one"
+
+
+def _own_reason(logs: Sequence[Path], since: float) -> str:
     """Return the reason in the job's own log; a job that was killed has none there."""
-    for log in failure.logs[:1]:
+    for log in logs[:1]:
         if log.is_file() and log.stat().st_mtime >= since:
-            for reason in _REASON.findall(log.read_text(encoding="utf-8")):
-                return reason
-    return failure.message or "it left no reason; it may have been killed"
+            for reason in _REASON.findall(_read(log)):
+                return str(reason).strip()
+    return ""
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")  # a killed job's may end anywhere

@@ -93,7 +93,8 @@ class _Redacting(logging.Formatter):
 
 def _fail(snakemake: Any, message: str) -> None:
     message = redacted(message)
-    _LOG.error("%s", message, exc_info=True, extra={"only_in_file": True})
+    _LOG.error("%s", message, extra={"only_in_file": True})
+    _LOG.info("which was raised so:", exc_info=True)  # apart, so that a reason ends where it ends
     sys.stderr.write(f"crsbench: {snakemake.rule}: {message}\n  log: {snakemake.log.job}\n")
     logging.shutdown()
     raise SystemExit(1)
