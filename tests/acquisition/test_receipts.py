@@ -122,6 +122,20 @@ class TestIsic:
         assert receipt["fetched"] == sorted([*ISIC[1:], "ISIC_2019_Training_Input"])
         assert len(server.sent(f"/{ISIC[0]}")) == 1
 
+    @pytest.mark.parametrize("n_bytes", [None, 100], ids=["whole", "truncated"])
+    def test_an_archive_that_is_not_what_was_unpacked_is_left_alone(
+        self, run, definition, server, n_bytes
+    ):
+        run(definition)
+        (definition.root.parent / "isic2019.lock.json").unlink()  # as if all were the user's
+        before = tree(definition.root)
+        staging = definition.root / receipts.STAGING
+        staging.mkdir()
+        (staging / ISIC[0]).write_bytes(server.pages[f"/{ISIC[0]}"].body[:n_bytes])
+        assert run(definition)["fetched"] == []
+        assert (staging / ISIC[0]).is_file()
+        assert before.items() <= tree(definition.root).items()
+
     def test_files_of_the_user_are_left_as_they_are(self, run, definition, server):
         definition.root.mkdir(parents=True)
         mine = definition.root / ISIC[1]

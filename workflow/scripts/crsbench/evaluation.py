@@ -262,7 +262,7 @@ def evaluate_cell(
         If a fit or a prediction that a key needs is missing, or samples are not the target's.
     """
     scorers = {target: Scorer(side, scoring) for target, side in evaluated.items()}
-    of_cell = CellPredictions(predictions, set(evaluated))
+    of_cell = CellPredictions(predictions)
     fits_of_cell = Fits(fits)
     scored: dict[SetKey, dict[str, Any]] = {}
     rows = []

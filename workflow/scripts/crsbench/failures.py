@@ -85,7 +85,7 @@ def _failure(job: FailedJob, error: Mapping[str, str] | None) -> Failure:
 
 
 def failure_lines(failures: Sequence[Failure], *, since: float) -> list[str]:
-    """Return what a run ends with: its failed jobs, their reasons and logs.
+    """Return what a run ends with: its failed jobs, their reasons, and their logs if they have any.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def failure_lines(failures: Sequence[Failure], *, since: float) -> list[str]:
         first, *others = _reason(failure, since).splitlines()
         lines.append(f"  {failure.rule}: {first}")
         lines += [f"    {line}" for line in others]
-        lines += [f"    log: {log}" for log in failure.logs]
+        lines += [f"    log: {log}" for log in failure.logs if log.is_file()]
     return lines
 
 

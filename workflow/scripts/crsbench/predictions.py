@@ -1,6 +1,6 @@
 """Stored predictions: the fits of a cell, and the logits of one evaluated set at a time."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
@@ -76,11 +76,9 @@ class CellPredictions:
     ----------
     table
         As `crsbench.probes.cell.predictions_schema` says.
-    targets
-        The evaluated targets; rows of others are left aside.
     """
 
-    def __init__(self, table: pl.DataFrame, targets: Container[str]) -> None:
+    def __init__(self, table: pl.DataFrame) -> None:
         self._table = table.select("sample", "logits")
         columns = ("side", *SetKey._fields)
         differs = [pl.col(name).ne_missing(pl.col(name).shift()) for name in columns]
@@ -91,9 +89,8 @@ class CellPredictions:
             starmap(slice, pairwise([*starts, len(table)])),
             strict=True,
         ):
-            key = SetKey(*values)
-            if side == "test" and key.target in targets:
-                self._runs.setdefault(key, []).append(run)
+            if side == "test":
+                self._runs.setdefault(SetKey(*values), []).append(run)
 
     def logits(self, key: SetKey, samples: Sequence[str]) -> NDArray[np.float32]:
         """Return the logits ``(N, C)`` of a set, in the order of its N samples.

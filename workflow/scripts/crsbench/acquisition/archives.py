@@ -9,7 +9,7 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -24,7 +24,13 @@ class DamagedArchiveError(DataError):
     """An archive is truncated or damaged: it has to come anew."""
 
 
-def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
+def unpack(
+    archive: Path,
+    folder: Path,
+    *,
+    wanted: Sequence[str],
+    before_placing: Callable[[], None] = lambda: None,
+) -> list[str]:
     """Unpack the wanted entries of a zip archive.
 
     Parameters
@@ -35,6 +41,8 @@ def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
         Where they are put; on the same file system.
     wanted
         Files and folders at the archive's top.
+    before_placing
+        Called when all has come out whole, before anything is put there.
 
     Returns
     -------
@@ -57,6 +65,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Sequence[str]) -> list[str]:
             with _emptied(archive.with_name(f"{archive.name}.unpacking")) as beside:
                 _require_space(chosen, folder)
                 _extract(opened, chosen, beside)
+                before_placing()
                 for name in absent:
                     (beside / name).rename(folder / name)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:

@@ -119,19 +119,20 @@ class _Acquisition:
             "physionet": self._from_physionet,
         }
         try:
-            self._finish_unpacked()
+            self._remove_unpacked()
             ways[self.release.authentication]()
         finally:
             if self.staging.is_dir() and not any(self.staging.iterdir()):
                 self.staging.rmdir()
 
-    def _finish_unpacked(self) -> None:
-        """Lock and remove the archives of which a killed job had unpacked all, and no more."""
+    def _remove_unpacked(self) -> None:
+        """Remove the archives of which a killed job had unpacked all; those are in the lock."""
+        lock = lock_of(self.root)
         for remote in self.release.files:
             archive = self.staging / remote.name
-            if remote.unpack and archive.is_file() and not absent_parts(self.root, remote):
-                self._check(archive, remote)
-                self._place(remote, archive)
+            is_unpacked = lock.digest_of(remote.name) and not absent_parts(self.root, remote)
+            if remote.unpack and archive.is_file() and is_unpacked:
+                archive.unlink()
 
     def _from_mirrors(self) -> None:
         with open_session(with_credentials=False, patience=self.patience) as session:
@@ -267,11 +268,15 @@ class _Acquisition:
             path.rename(self.root / remote.name)
             return
         try:
-            unpack(path, self.root, wanted=remote.unpack)
+            unpack(
+                path,
+                self.root,
+                wanted=remote.unpack,
+                before_placing=lambda: lock.keep(remote, path),
+            )
         except DamagedArchiveError as error:
             path.unlink()
             raise DataError(f"{error}; it was removed; run again to fetch it anew") from error
-        lock.keep(remote, path)
         path.unlink()
 
     def _with_access(self, message: str) -> str:

@@ -326,10 +326,10 @@ def _end(
     unfinished = ~(end.norms <= tolerance)
     if unfinished.any():
         capped = (end.iterations >= max_iterations)[unfinished].any()
+        what_ended = "the cap" if capped else "where rounding ends the descent"
         reasons.append(
-            f"gradient {end.norms.max():.1e} above the tolerance after {end.iterations.max()} "
-            f"iterations, {'the cap' if capped else 'where rounding ends the descent'}"
-            f"{of(unfinished)}"
+            f"gradient {end.norms.max():.1e} above the tolerance after "
+            f"{end.iterations[unfinished].max()} iterations, {what_ended}{of(unfinished)}"
         )
     separable = np.isfinite(end.norms) & (end.errors == 0)
     if separable.any():
