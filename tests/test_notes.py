@@ -75,12 +75,14 @@ def test_samples_are_counted_by_reason_and_notes_of_tables_repeated(tmp_path):
     notes = json.dumps(["p: dropped from the averages, no positive in train"])
     write_parquet(pl.DataFrame({"sample": ["s4"]}), split, metadata={"notes": notes})
     prevalence = skin / "prevalence.csv"
-    write_text('class,note\np,""\nq,q in test: none in one of them\n', prevalence)
+    rows = ['train,p,1200,""', "train,q,1200,", "test,p,40,", "test,q,40,q in test: none in one"]
+    write_text("\n".join(["set,class,n_images,note", *rows, ""]), prevalence)
     assert sample_lines([exclusions], [split], [prevalence]) == [
+        "skin: images: train 1,200, test 40",
         f"skin: 1 listed as 'no label' in {exclusions}",
         f"skin: 2 listed as 'unreadable' in {exclusions}",
         "skin: p: dropped from the averages, no positive in train",
-        "skin: q in test: none in one of them",
+        "skin: q in test: none in one",
     ]
 
 

@@ -80,7 +80,7 @@ def test_the_interval_and_the_chance_of_the_first_rank_stand_beside_the_score(fo
     write_bootstrap(bootstrap, folder)
     header, rows, lines = header_and_rows(folder)
     assert "95 % label subsample" in header
-    assert "95 % cases" not in header
+    assert "95 % cases and label subsample" not in header
     chances = [float(row.split()[-1]) for row in rows]
     np.testing.assert_allclose(sum(chances), 1, atol=0.003)
     expected = bootstrap["intervals"].filter(
@@ -100,8 +100,33 @@ def test_both_intervals_stand_in_the_table_by_name(folder, bootstrap):
     write_bootstrap(bootstrap, folder)
     write_bootstrap(bootstrap, folder, "case_")
     header, _, _ = header_and_rows(folder)
-    assert header.index("95 % label subsample") < header.index("95 % cases")
+    both = "95 % cases and label subsample"
+    assert header.index("95 % label subsample") < header.index(both)
     assert header.count("P(1st)") == 2
+
+
+def test_of_the_case_bootstrap_cases_and_seeds_drawn_together_are_shown(folder, bootstrap):
+    crossed = {
+        name: pl.concat([table, table.with_columns(resampled=pl.lit("crossed"))])
+        for name, table in bootstrap.items()
+        if name in ("intervals", "ranks")
+    }
+    moved = pl.when(pl.col("resampled") == "crossed").then(0.987).otherwise("percentile_high")
+    shown = crossed["intervals"].with_columns(percentile_high=moved)
+    write_bootstrap(crossed | {"intervals": shown}, folder, "case_")
+    _, rows, _ = header_and_rows(folder)
+    assert all(", 0.987]" in row for row in rows)
+
+
+def test_replicates_without_a_score_are_counted(folder, bootstrap):
+    start = "95 % cases and label subsample: up to"
+    for n_undefined in (0, 202):
+        counts = {"n_replicates": 2_000, "n_undefined": n_undefined}
+        counted = bootstrap["intervals"].with_columns(**counts)
+        write_bootstrap(bootstrap | {"intervals": counted}, folder, "case_")
+        remarks = [line for line in table_lines(folder) if line.startswith(start)]
+        assert len(remarks) == (n_undefined > 0)
+    assert remarks[0].startswith(f"{start} 202 of 2,000 replicates have no score")
 
 
 def test_an_undefined_interval_says_why(folder, bootstrap):
@@ -112,7 +137,7 @@ def test_an_undefined_interval_says_why(folder, bootstrap):
     )
     write_bootstrap(bootstrap | {"intervals": undefined}, folder, "case_")
     _, _, lines = header_and_rows(folder)
-    assert "95 % cases: undefined: a class is absent" in lines
+    assert "95 % cases and label subsample: undefined: a class is absent" in lines
     assert "[" not in "".join(lines[: 1 + len(ENCODERS)])
 
 

@@ -97,8 +97,8 @@ def test_the_case_bootstrap_is_added_from_stored_predictions_alone(tiny_copy, mo
     assert main(["show", *TINY]) == 0
     out = capsys.readouterr().out
     assert "95 % label subsample" in out.splitlines()[0]
-    assert "95 % cases" in out.splitlines()[0]
-    assert "95 % cases: undefined: a class of tiny_radiograph is absent from" in out
+    assert "95 % cases and label subsample" in out.splitlines()[0]
+    assert "subsample: undefined: a class of tiny_radiograph is absent from" in out
 
 
 def test_a_run_becomes_a_reference_that_scores_its_own_encoders_alike(

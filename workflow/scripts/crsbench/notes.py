@@ -70,7 +70,7 @@ def sample_lines(
     noted: Iterable[str | Path],
     prevalence: Iterable[str | Path],
 ) -> list[str]:
-    """Return a line for each reason that samples were left out, and for each note of a table.
+    """Return how many images each set has, why samples were left out, and the tables' notes.
 
     Parameters
     ----------
@@ -79,9 +79,13 @@ def sample_lines(
     noted
         ``split.parquet`` and ``subsamples.parquet`` of each dataset; their metadata hold notes.
     prevalence
-        ``data/{dataset}/prevalence.csv`` of each dataset; its column ``note`` holds them.
+        ``data/{dataset}/prevalence.csv`` of each dataset; its column ``note`` holds notes.
     """
-    lines = []
+    prevalences = {
+        path.parent.name: pl.read_csv(path, schema_overrides={"note": pl.String})
+        for path in map(Path, prevalence)
+    }
+    lines = [f"{name}: images: {_sizes(table)}" for name, table in prevalences.items()]
     for path in map(Path, exclusions):
         reasons = pl.read_csv(path, schema_overrides={"reason": pl.String})["reason"]
         kinds = reasons.str.split(": ").list.first()
@@ -90,10 +94,14 @@ def sample_lines(
     for path in map(Path, noted):
         notes = json.loads(read_metadata(path)["notes"])
         lines += [f"{path.parent.name}: {note}" for note in notes]
-    for path in map(Path, prevalence):
-        notes = pl.read_csv(path, schema_overrides={"note": pl.String})["note"].drop_nulls()
-        lines += [f"{path.parent.name}: {note}" for note in notes if note]
+    for name, table in prevalences.items():
+        lines += [f"{name}: {note}" for note in table["note"].drop_nulls() if note]
     return lines
+
+
+def _sizes(prevalence: pl.DataFrame) -> str:
+    sizes = prevalence.select("set", "n_images").unique(maintain_order=True)
+    return ", ".join(f"{name} {n_images:,}" for name, n_images in sizes.iter_rows())
 
 
 def feature_lines(run_records: pl.DataFrame) -> list[str]:

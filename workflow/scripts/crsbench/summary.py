@@ -24,11 +24,12 @@ _SHOWN = (
     ("lab.eff.", "label_efficiency", "{:.2f}"),
     ("robust.", "robustness", "{:.2f}"),
     ("AUROC", "auroc", "{:.3f}"),
-    ("rank", "auroc_rank", "{}"),
+    ("AUROC rank", "auroc_rank", "{}"),
     ("cells", "n_cells", "{}"),
 )
-#: The bootstraps whose intervals stand in the table, and how their files' names begin.
-_BOOTSTRAPS = {"label subsample": "", "cases": "case_"}
+#: The intervals of the table: how their files' names begin, and the place of the way of resampling
+#: that is shown. Of the case bootstrap it is the last, which draws cases and seeds.
+_BOOTSTRAPS = {"label subsample": ("", 0), "cases and label subsample": ("case_", -1)}
 _UNDEFINED = "-"
 _ROUNDING = 1e-9
 
@@ -134,32 +135,45 @@ def _interval_columns(rows: pl.DataFrame, folder: Path) -> tuple[list[Column], l
     """Return the columns of the bootstraps that were made, and what is to be said about them."""
     columns: list[Column] = []
     remarks = []
-    for name, prefix in _BOOTSTRAPS.items():
+    for name, (prefix, place) in _BOOTSTRAPS.items():
         path = folder / f"{prefix}intervals.csv"
         ranks = folder / f"{prefix}ranks.csv"
         if not (path.is_file() and ranks.is_file()):
             continue
-        intervals = _first_way(path, INTERVALS)
+        intervals = _one_way(path, INTERVALS, place)
         if not _belong_together(rows, intervals):
             remarks.append(f"{path}: of other scores than this table's; left out")
             continue
         columns += [
             (f"95 % {name}", _bounds(intervals)),
-            ("P(1st)", _chances(_first_way(ranks, RANKS).filter(pl.col("rank") == 1))),
+            ("P(1st)", _chances(_one_way(ranks, RANKS, place).filter(pl.col("rank") == 1))),
         ]
-        reasons = intervals["reason"].drop_nulls().unique(maintain_order=True)
-        remarks += [f"95 % {name}: undefined: {reason}" for reason in reasons]
+        remarks += _undefined_remarks(name, intervals)
     return columns, [*remarks, ""] if remarks else []
 
 
-def _first_way(path: Path, schema: pl.Schema) -> pl.DataFrame:
-    """Read the aggregate rows with recomputed anchors, of the first way of resampling."""
+def _one_way(path: Path, schema: pl.Schema, place: int) -> pl.DataFrame:
+    """Read the aggregate rows with recomputed anchors, of one way of resampling."""
     table = pl.read_csv(path, schema={"scope": pl.String(), **schema})
     return table.filter(
         (pl.col("scope") == AGGREGATE)
         & (pl.col("anchors") == "recomputed")
-        & (pl.col("resampled") == pl.col("resampled").first())
+        & (pl.col("resampled") == table["resampled"].unique(maintain_order=True)[place])
     )
+
+
+def _undefined_remarks(name: str, intervals: pl.DataFrame) -> list[str]:
+    """Return why there is no interval, or of how many replicates it could not be made."""
+    reasons = intervals["reason"].drop_nulls().unique(maintain_order=True)
+    remarks = [f"95 % {name}: undefined: {reason}" for reason in reasons]
+    worst = intervals.filter(pl.col("reason").is_null() & (pl.col("n_undefined") > 0))
+    if not worst.is_empty():
+        n_undefined, n_replicates = worst.select(pl.col("n_undefined", "n_replicates").max()).row(0)
+        remarks.append(
+            f"95 % {name}: up to {n_undefined:,} of {n_replicates:,} replicates have no score and "
+            "are left out: do not take it at face value"
+        )
+    return remarks
 
 
 def _belong_together(rows: pl.DataFrame, intervals: pl.DataFrame) -> bool:
