@@ -69,8 +69,8 @@ def collect_failures(
         for text in re.split(r"^Error in rule ", _read(Path(path)), flags=re.MULTILINE)[1:]:
             if found := _ERROR.match(text):
                 errors[int(found["jobid"])] = found.groupdict()
-    found_jobs = sorted(jobs, key=lambda job: (job.rule.name, *job.log))
-    return [_failure(job, errors.get(job.jobid)) for job in found_jobs]
+    in_order = sorted(jobs, key=lambda job: (job.rule.name, *job.log))
+    return [_failure(job, errors.get(job.jobid)) for job in in_order]
 
 
 def _failure(job: FailedJob, error: Mapping[str, str] | None) -> Failure:
@@ -115,11 +115,11 @@ def _reason(failure: Failure, since: float) -> str:
 
 def _own_reason(logs: Sequence[Path], since: float) -> str:
     """Return the reason in the job's own log; a job that was killed has none there."""
-    for log in logs[:1]:
-        if log.is_file() and log.stat().st_mtime >= since:
-            for reason in _REASON.findall(_read(log)):
-                return str(reason).strip()
-    return ""
+    log = logs[0] if logs else None
+    if log is None or not log.is_file() or log.stat().st_mtime < since:
+        return ""
+    found = _REASON.search(_read(log))
+    return "" if found is None else found[1].strip()
 
 
 def _read(path: Path) -> str:
