@@ -126,7 +126,7 @@ def test_the_form_of_the_csv_does_not_matter(tmp_path, raw):
         (
             b"id,path,lesion,label\na,b,g,benign\n",
             r"labels\.csv: no column 'group'; found 'id', 'path', 'lesion', 'label'; name the colu"
-            r"mn that holds it as `columns\.group` in the definition of clinic, or write `group: nu",
+            r"mn that holds it as `columns\.group` in the definition of clinic, or write `group: n",
         ),
         (b"id,path,group,label,id\na,b,g,benign,a\n", r"column 'id' stands there twice"),
         (

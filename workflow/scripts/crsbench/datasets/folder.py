@@ -94,6 +94,8 @@ def _advice(definition: DatasetDefinition) -> dict[str, str]:
         about = f"each class has a column named like it; correct the file, or `classes` {where}"
         advice = dict.fromkeys(definition.classes, about)
     for key, column in keys.items():
+        if column is None:
+            continue
         way_out = f"name the column that holds it as `columns.{key}` {where}"
         advice.setdefault(column, f"{way_out}{_WITHOUT.get(key, '')}")
     return advice
