@@ -37,7 +37,7 @@ def test_any_selection_is_possible_also_none():
         ({"analyses": ["jackknife"]}, r"analyses\.0: Input should be 'bootstrap', 'case_bootstr"),
         ({"analyses": ["validity", "validity"]}, r"analyses: validity selected more than once"),
         ({"resampling": {"case_replicates": 0}}, r"resampling\.case_replicates: .*greater than 0"),
-        ({"resampling": {"seed_draws": []}}, r"resampling\.seed_draws: .*at least 1 item"),
+        ({"resampling": {"seed_draws": []}}, r"resampling\.seed_draws: .*at least 1 in the list"),
         ({"resampling": {"seed_draws": ["all"]}}, r"'paired', 'exact' or 'per_dataset', got 'all'"),
         ({"validity": {"panel_sizes": [1]}}, r"validity\.panel_sizes\.0: .*greater than 1"),
         ({"seeds": list(range(11))}, r"seed_draws: exact is possible with 10 seeds or fewer, not"),

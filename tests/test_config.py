@@ -61,8 +61,32 @@ def test_mappings_merge_and_lists_are_replaced():
         ({"label_fractions": [0.1]}, r"label_fractions: 1\.0 is missing"),
         ({"label_fractions": [0.0, 1.0]}, r"label_fractions\.0: Input should be greater than 0"),
         ({"seeds": [0, 0]}, r"seeds: 0 selected more than once"),
-        ({"encoders": []}, r"encoders: .*at least 1 item"),
-        ({"datasets": "isic2019"}, r"datasets: Input should be a valid tuple, got 'isic2019'"),
+        ({"encoders": []}, r"encoders: expected at least 1 in the list, got \[\]$"),
+        (
+            {"datasets": "isic2019"},
+            r"datasets: expected a list, such as \[isic2019\], got 'isic20",
+        ),
+        (
+            {"encoder_definitions": "mine.yaml"},
+            r"expected a list, such as \[config/encoders\.yaml,my_encoders\.yaml\], got 'mine\.y",
+        ),
+        ({"seeds": None}, r"seeds: expected a list in \[ \], got nothing$"),
+        ({"seeds": ["a"]}, r"^mine\.yaml: seeds\.0: expected a whole number, got 'a'$"),
+        ({"severities": {"blur": 1}}, r"severities\.blur: expected a list in \[ \], got 1$"),
+        ({"severities": {"blur": [1, 2]}}, r"severities\.blur\.2: missing; the list is too short$"),
+        (
+            {"severities": {"blur": [1, 2, 3, 4]}},
+            r"blur: expected 3 in the list, got \[1, 2, 3, 4\]$",
+        ),
+        ({"run": None}, r'run: expected a text, such as two, or "" for none, got nothing$'),
+        ({"split": None}, r"split: expected a mapping of keys, got nothing$"),
+        ({"missing": None}, r"missing: Input should be 'error' or 'skip', got nothing$"),
+        (
+            {"score.reference": "a.json"},
+            r"unknown key; a key inside another is written 'score=\{reference: a\.json\}' after "
+            r"--config, and score: \{reference: a\.json\} in a file$",
+        ),
+        ({"a.b": 1}, r"a\.b: unknown key; allowed: .*seeds"),
         ({"score": {"axes": {"robustness": 0.5}}}, r"weights of axes must sum to 1, not 1\.25"),
         ({"score": {"axes": {"robustness": -0.25}}}, r"greater than or equal to 0, got -0\.25"),
     ],
@@ -129,8 +153,7 @@ def test_each_fault_has_its_own_line_and_place():
     )
     assert described.splitlines() == [
         "<name>: name: missing; the manual documents it",
-        "<best>: best.red.depth: Input should be a valid integer, unable to parse string as an "
-        "integer, got 'deep'",
+        "<best>: best.red.depth: expected a whole number, got 'deep'",
     ]
 
 

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from crsbench.config import read_yaml
+from crsbench import plan
+from crsbench.config import check_settings, merge_all, read_source, read_yaml
 from crsbench.datasets.definitions import load_definitions
 from crsbench.encoders.cards import load_cards
+from crsbench.images import inspect_image
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -71,10 +74,39 @@ def test_the_examples_of_cards_are_valid(number, tmp_path):
 
 def test_the_examples_of_datasets_are_valid(tmp_path):
     example = tmp_path / "mine.yaml"
-    example.write_text("\n".join(blocks_of(DOCS / "add-a-dataset.md", "yaml")), encoding="utf-8")
+    entry, _, target = blocks_of(DOCS / "add-a-dataset.md", "yaml")
+    example.write_text(f"{entry}\n{target}", encoding="utf-8")
     read = load_definitions([ROOT / "config" / "datasets.yaml", example], data_root="data")
     assert read["elsewhere"].shift_of == "chexpert"
     assert read["clinic"].columns.group == "patient"
+
+
+def test_the_example_of_a_configuration_with_an_encoder_and_a_dataset_of_ones_own_is_valid(
+    tmp_path,
+):
+    _, settings, _ = blocks_of(DOCS / "add-a-dataset.md", "yaml")
+    (tmp_path / "mine.yaml").write_text(settings, encoding="utf-8")
+    sources = [read_source(path) for path in (ROOT / "config/config.yaml", tmp_path / "mine.yaml")]
+    assert check_settings(merge_all(sources), sources).datasets == ("clinic",)
+
+
+def test_the_guide_names_every_setting_that_needs_a_store_of_its_own():
+    page = (DOCS / "add-a-dataset.md").read_text(encoding="utf-8")
+    item = page.partition("- **`store: FOLDER`**")[2].partition(".")[0]
+    assert sorted(re.findall(r"`(\w+)`", item)) == sorted(plan._OF_THE_STORE)
+
+
+def test_the_example_that_flattens_makes_translucent_images_usable(tmp_path, monkeypatch):
+    (source,) = blocks_of(DOCS / "add-a-dataset.md", "python")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    Image.new("RGBA", (4, 4), (200, 100, 0, 128)).save("images/a.png")
+    assert inspect_image("images/a.png").problem == (
+        "translucent pixels, expected an opaque picture"
+    )
+    exec(compile(source, "example", "exec"), {})
+    assert inspect_image("flat/a.png").problem is None
+    assert Image.open("flat/a.png").getpixel((0, 0)) == (100, 50, 0)
 
 
 def test_the_example_of_a_loader_has_the_two_functions(tmp_path):

@@ -125,7 +125,8 @@ def test_the_form_of_the_csv_does_not_matter(tmp_path, raw):
         (b"id,path,group,label\na,b,g,benign,surplus\n", r"labels\.csv: not a readable UTF-8 CSV"),
         (
             b"id,path,lesion,label\na,b,g,benign\n",
-            r"labels\.csv: no column 'group'; found 'id', 'path', 'lesion', 'label'",
+            r"labels\.csv: no column 'group'; found 'id', 'path', 'lesion', 'label'; name the colu"
+            r"mn that holds it as `columns\.group` in the definition of clinic, or write `group: n",
         ),
         (b"id,path,group,label,id\na,b,g,benign,a\n", r"column 'id' stands there twice"),
         (
@@ -133,6 +134,16 @@ def test_the_form_of_the_csv_does_not_matter(tmp_path, raw):
             r"unknown labels in 1 rows, first in row 3 .*label='unsure'.*expected one of benign, m",
         ),
         (b"id,path,group,label\na,b,g,\n", r"unknown labels .*row 2 .*label=None"),
+        (
+            b"id,path,group\na,b,g\n",
+            r"no column 'label'; .*; name the column that holds it as `columns\.label` in the def",
+        ),
+        (
+            b"id;path;group;label\na;b;g,h;benign\n",
+            r"labels\.csv: semicolons separate the columns \('id;path;group;label'\), expected c",
+        ),
+        (b"id\tpath\tgroup\tlabel\r\na\tb\tg\tbenign\r\n", r"tabs separate .*label'\), expected"),
+        (b"id,path,group,label\na,,g,benign\n", r"labels\.csv: path is blank in row 2; write it"),
         (b"id,path,group,label\n,b,g,benign\n", r"labels\.csv: sample is blank in row 2"),
         (
             b"id,path,group,label\na,x,g,benign\nb,y,g,benign\na,x,g,malignant\n",
@@ -144,6 +155,55 @@ def test_the_form_of_the_csv_does_not_matter(tmp_path, raw):
 def test_a_wrong_label_file_is_an_error_that_names_it_and_the_row(tmp_path, raw, message):
     with pytest.raises(DataError, match=message):
         index(dataset(tmp_path, raw=raw))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"columns": {"id": "image"}},
+            r"no column 'image'.* as `columns\.id` in the def.* clinic$",
+        ),
+        ({"columns": {"view": "camera"}}, r"as `columns\.view` in .*, or leave that key out$"),
+        (
+            {"task": "multilabel", "classes": ["label", "edema"]},
+            r"'edema'.*or `classes` in the def",
+        ),
+    ],
+)
+def test_a_column_that_is_not_there_is_an_error_with_the_key_and_the_ways_out(
+    tmp_path, changes, message
+):
+    with pytest.raises(DataError, match=message):
+        read_listing(dataset(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("{root}/images/b.png", r"row 3 is an absolute path, .*: write 'images/b\.png' there"),
+        (
+            "/elsewhere/b.png",
+            r"an absolute path, '/elsewhere/b\.png'; .*write the part below the ro",
+        ),
+        (r"C:\images\b.png", r"row 3 is an absolute path, 'C:"),
+        (
+            "images/../b.png",
+            r"row 3 is a path with '\.\.', 'images/\.\./b\.png'; expected paths rel",
+        ),
+    ],
+)
+def test_a_path_that_is_not_relative_to_the_root_is_an_error_that_says_what_to_write(
+    tmp_path, path, message
+):
+    rows = [ROWS[0], ["b", path.format(root=tmp_path), "g1", "benign"]]
+    with pytest.raises(DataError, match=message):
+        read_listing(dataset(tmp_path, rows=rows))
+
+
+def test_a_name_with_a_colon_or_dots_is_a_path_like_any(tmp_path):
+    rows = [["a", "a:1..png", "g1", "benign"]]
+    assert read_listing(dataset(tmp_path, rows=rows)).samples["path"].to_list() == ["a:1..png"]
 
 
 def test_a_finding_can_only_be_1_0_minus_1_or_blank(tmp_path):
@@ -170,6 +230,31 @@ def test_rows_without_a_file_are_an_error_that_counts_and_names_them(tmp_path):
         index(dataset(tmp_path, rows=rows))
     listed = pl.read_csv(tmp_path / "unusable.csv")
     assert listed.rows() == [(name, f"images/{name}.png", "no such file") for name in "wxyz"]
+
+
+def test_where_all_files_are_missing_the_column_and_the_root_are_asked_about(tmp_path):
+    rows = [[name, f"{name}.png", "g", "benign"] for name in "abc"]
+    message = (
+        rf"3 of 3 images .*Paths are relative to {tmp_path}: {tmp_path}/a\.png was looked for\. "
+        r"Is 'path' right as `columns\.path`, and the folder right as `root`\?$"
+    )
+    with pytest.raises(DataError, match=message):
+        index(dataset(tmp_path, rows=rows))
+
+
+def test_where_some_files_are_missing_the_first_is_named_in_full_and_may_be_accepted(tmp_path):
+    rows = [*ROWS, ["d", "d.png", "g", "benign"]]
+    with pytest.raises(DataError, match=rf"{tmp_path}/d\.png was looked for\. Get .*accept"):
+        index(dataset(tmp_path, rows=rows))
+
+
+def test_a_file_that_is_there_but_no_image_by_its_name_is_not_called_missing(tmp_path):
+    (tmp_path / "d.dcm").write_bytes(b"DICM")
+    rows = [*ROWS, ["d", "d.dcm", "g", "benign"]]
+    with pytest.raises(
+        DataError, match=r"0 because there is no file, .*d\.dcm: no image by its na"
+    ):
+        index(dataset(tmp_path, rows=rows))
 
 
 def test_a_file_without_a_row_is_listed_and_no_error(tmp_path):

@@ -247,8 +247,9 @@ def test_damaged_images_are_an_error_that_lists_all_of_them_and_the_next_step(tm
     damage(tmp_path)
     message = (
         r"clinic: 4 of 6 images in .* cannot be used, 0 because there is no file, 4 because they "
-        r"are damaged \(a\.png: zero bytes; .*; and 1 more\)\. .*unusable\.csv lists all\. "
-        r"Get or repair them; or accept .*`exclusions:` in the definition of clinic"
+        r"are damaged or refused \(a\.png: zero bytes; .*; and 1 more\)\. .*unusable\.csv lists "
+        r"all\. Get or repair them; or accept .*`exclusions:` in the definition of clinic\. "
+        r"docs/add-a-dataset\.md says how to flatten translucent images$"
     )
     with pytest.raises(DataError, match=message):
         index(definition)

@@ -15,13 +15,14 @@ from .conftest import ROOT, Project, copy_of_the_project
 pytestmark = pytest.mark.workflow
 
 GUIDE = (ROOT / "docs" / "add-a-dataset.md").read_text()
+ENCODERS = (ROOT / "docs" / "add-an-encoder.md").read_text()
 N_IMAGES = 40
 
 
-def block(language: str) -> str:
-    """Return the first block of a language in the guide."""
-    text, *_ = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
-    return text
+def block(language: str, *, page: str = GUIDE, holding: str = "") -> str:
+    """Return the first block of a language, with a text in it, in the guide."""
+    texts = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return next(text for text in texts if holding in text)
 
 
 def command() -> list[str]:
@@ -79,6 +80,28 @@ def test_the_guides_example_gives_a_table_of_scores(clinic):
     assert set(table["encoder"]) == {"tiny_resnet", "tiny_statistics"}
     assert set(table["scope"]) == {"aggregate", "clinic"}
     assert table["crs"].null_count() == 0
+
+
+def test_the_guides_configuration_runs_an_encoder_and_a_dataset_of_ones_own(clinic):
+    cards = block("yaml", page=ENCODERS, holding="untrained:")
+    (clinic.folder / "my_encoders.yaml").write_text(cards)
+    (clinic.folder / "mine.yaml").write_text(block("yaml", holding="# mine.yaml"))
+    fewer = ("encoders=[untrained,tiny_statistics]", "perturbations=[blur]", "seeds=[0]")
+    options = ("--configfile", "mine.yaml", "--config", *fewer)
+    clinic.ran("results/mine/crs_table.csv", *options)
+    table = pl.read_csv(clinic.folder / "results/mine/crs_table.csv")
+    assert set(table["encoder"]) == {"untrained", "tiny_statistics"}
+    shown = clinic.crsbench("show", *options)
+    assert "Untrained ViT" in shown.stdout
+
+
+def test_absolute_paths_stop_the_run_with_what_to_write(clinic, tmp_path):
+    project = clinic.duplicate(tmp_path / "copy")
+    folder = project.folder / "data/clinic"
+    project.edit("data/clinic/labels.csv", "images/img002.png", f"{folder}/images/img002.png")
+    output = stopped(project, "absolute", "verify_data")
+    assert "labels.csv: file in row 3 is an absolute path" in output
+    assert "expected paths relative to the root data/clinic: write 'images/img002.png'" in output
 
 
 def test_patients_are_not_torn_apart(clinic):

@@ -189,10 +189,16 @@ class Settings(Model):
     probes: Annotated[tuple[Probe, ...], Field(min_length=1)]
 
     store: Annotated[str, Field(min_length=1)]
-    run: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$")]
+    run: Annotated[
+        str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$", examples=['two, or "" for none'])
+    ]
     data_root: str
-    encoder_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
-    dataset_definitions: Annotated[tuple[str, ...], Field(min_length=1)]
+    encoder_definitions: Annotated[
+        tuple[str, ...], Field(min_length=1, examples=["[config/encoders.yaml,my_encoders.yaml]"])
+    ]
+    dataset_definitions: Annotated[
+        tuple[str, ...], Field(min_length=1, examples=["[config/datasets.yaml,my_datasets.yaml]"])
+    ]
     missing: Literal["error", "skip"]
     verify: Literal["full", "sample", "size"]
     unlike_release: Literal["error", "warn"]

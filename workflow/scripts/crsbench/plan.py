@@ -218,8 +218,9 @@ def _check_store(settings: Settings, overrides: Mapping[str, Any]) -> None:
     if settings.run and made_anew and "store" not in overrides:
         raise ConfigError(
             f"--config: {', '.join(made_anew)}: run={settings.run} shares the files of "
-            f"{settings.store} with other runs, which have other values; give it a store of its "
-            f"own, such as store={settings.store}/{settings.run}"
+            f"{settings.store} with other runs, which have other values; leave that out, or give "
+            f"the run a store of its own, such as store={settings.store}/{settings.run}, where "
+            "weights and features are made anew"
         )
 
 

@@ -4,8 +4,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+#: What a value must be, by pydantic's name of the fault.
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a mapping of keys",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "model_attributes_type": "a mapping of keys",
+    "model_type": "a mapping of keys",
+    "path_type": "a path",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}
 
 
 def describe_errors(
@@ -30,6 +48,8 @@ def describe_errors(
     """
     lines = []
     for fault in error.errors():
+        if fault["type"] == "too_short" and len(fault["input"]) >= fault["ctx"]["min_length"]:
+            continue  # of a list with enough items, some of which are faults of their own
         path = [str(part) for part in fault["loc"]]
         place = ": ".join([where(path[0] if path else ""), *filter(None, [".".join(path)])])
         lines.append(f"{place}: {_explain(fault, model, documented_in)}")
@@ -45,7 +65,9 @@ def first_fault(error: ValidationError, path: Path) -> tuple[str, str]:
 def _explain(fault: ErrorDetails, model: type[BaseModel], documented_in: str) -> str:
     kind = fault["type"]
     if kind == "extra_forbidden":
-        return f"unknown key; allowed: {', '.join(_allowed_keys(model, fault['loc'][:-1]))}"
+        return _unknown_key(fault, _allowed_keys(model, fault["loc"][:-1]))
+    if kind == "missing" and isinstance(fault["loc"][-1], int):
+        return "missing; the list is too short"
     if kind == "missing":
         return f"missing; {documented_in} documents it"
     if kind == "union_tag_invalid":
@@ -53,8 +75,46 @@ def _explain(fault: ErrorDetails, model: type[BaseModel], documented_in: str) ->
         return f"{fault['ctx']['tag']!r} is unknown; allowed: {tags}"
     if kind == "union_tag_not_found":
         return f"not one entry of a known kind: {fault['input']!r}; {documented_in} lists them"
-    message = fault["msg"].removeprefix("Value error, ")
-    return message if kind == "value_error" else f"{message}, got {fault['input']!r}"
+    if kind == "too_short":
+        return f"expected at least {fault['ctx']['min_length']} in the list, got {fault['input']!r}"
+    if kind == "too_long":
+        return f"expected {fault['ctx']['max_length']} in the list, got {fault['input']!r}"
+    if kind == "value_error":
+        return fault["msg"].removeprefix("Value error, ")
+    expected = f"expected {_EXPECTED[kind]}" if kind in _EXPECTED else fault["msg"]
+    return f"{expected}{_such_as(fault, model)}, got {_got(fault['input'])}"
+
+
+def _got(value: Any) -> str:
+    return "nothing" if value is None else repr(value)
+
+
+def _such_as(fault: ErrorDetails, model: type[BaseModel]) -> str:
+    """Return how a value of the right kind is written, by the field's own example if it has one."""
+    is_list, value = fault["type"] == "tuple_type", fault["input"]
+    if len(fault["loc"]) != 1:
+        return " in [ ]" if is_list else ""
+    field = model.model_fields[str(fault["loc"][0])]
+    if field.examples:
+        return f", such as {field.examples[0]}"
+    if is_list:
+        return f", such as [{value}]" if isinstance(value, str | int | float) else " in [ ]"
+    return ""
+
+
+def _unknown_key(fault: ErrorDetails, allowed: Sequence[str]) -> str:
+    """Say which keys there are; of one with a dot, how a key inside another is written."""
+    first, *parts = str(fault["loc"][-1]).split(".")
+    if not parts or first not in allowed:
+        return f"unknown key; allowed: {', '.join(allowed)}"
+    value = fault["input"]
+    for part in reversed(parts):
+        value = {part: value}
+    inner = yaml.safe_dump(value, default_flow_style=True, width=float("inf")).strip()
+    return (
+        f"unknown key; a key inside another is written '{first}={inner}' after --config, and "
+        f"{first}: {inner} in a file"
+    )
 
 
 def _allowed_keys(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:

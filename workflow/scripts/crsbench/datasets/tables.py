@@ -6,7 +6,7 @@ never a guess. What a table says of each image is a `Listing`.
 
 import gzip
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,10 +80,22 @@ def read_table(
     required: Sequence[str],
     optional: Sequence[str] = (),
     others_allowed: bool = True,
+    advice: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
     """Read columns of a CSV by name, as text; blank cells are null.
 
     UTF-8 with or without a byte-order mark; any line ends; ``.gz`` is unpacked.
+
+    Parameters
+    ----------
+    path
+        The file.
+    required, optional
+        Columns that must be there, and columns that are read where they are.
+    others_allowed
+        Whether the file may have further columns.
+    advice
+        What to do where a required column is missing, by its name.
 
     Returns
     -------
@@ -99,8 +111,10 @@ def read_table(
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        content = text.decode("utf-8-sig")
+        _check_separator(content, path)
         table = pl.read_csv(
-            io.BytesIO(text.decode("utf-8-sig").encode()),
+            io.BytesIO(content.encode()),
             infer_schema=False,
         ).with_row_index(ROW, offset=2)
     except pl.exceptions.NoDataError:
@@ -108,7 +122,7 @@ def read_table(
     except (OSError, EOFError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}: not a readable UTF-8 CSV: {reason}; get it again") from error
-    _check_columns(table, required, path)
+    _check_columns(table, required, path, advice or {})
     if table.is_empty():
         raise DataError(f"{path}: a header and no rows; get it again")
     found = [name for name in optional if name in table.columns]
@@ -118,13 +132,26 @@ def read_table(
     return table.select(ROW, *required, *found).with_columns(pl.col(pl.String()).replace("", None))
 
 
-def _check_columns(table: pl.DataFrame, required: Sequence[str], path: Path) -> None:
+def _check_separator(content: str, path: Path) -> None:
+    """Refuse a header of one column that holds semicolons or tabs."""
+    header = content.partition("\n")[0].rstrip("\r")
+    for separator, called in ((";", "semicolons"), ("\t", "tabs")):
+        if separator in header and "," not in header:
+            raise DataError(
+                f"{path}: {called} separate the columns ({header!r}), expected commas; save the "
+                "file again with commas"
+            )
+
+
+def _check_columns(
+    table: pl.DataFrame, required: Sequence[str], path: Path, advice: Mapping[str, str]
+) -> None:
     found = table.columns[1:]
     for name in required:
         if name not in found:
             raise DataError(
-                f"{path}: no column {name!r}; found {', '.join(map(repr, found))}; columns are "
-                "read by name, in any order"
+                f"{path}: no column {name!r}; found {', '.join(map(repr, found))}; "
+                f"{advice.get(name, 'columns are read by name, in any order')}"
             )
         if f"{name}_duplicated_0" in found:
             raise DataError(f"{path}: column {name!r} stands there twice; remove one")

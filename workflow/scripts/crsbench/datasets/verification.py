@@ -33,6 +33,9 @@ from crsbench.progress import progress
 Level = Literal["full", "sample", "size"]
 #: How many images ``verify: sample`` decodes.
 SAMPLE_SIZE = 1000
+#: Share of missing images from which the paths are more likely wrong than the files gone.
+_NEARLY_ALL = 0.9
+_ABSENT = "no such file"
 
 
 def verify_images(
@@ -78,8 +81,13 @@ def verify_images(
     images = _look(there, sizes, definition, verify=verify, threads=threads)
     images = _with_rivals_digested(images, definition)
     damaged = images.filter(pl.col("decoded") != pl.col("sought"))
+    reasons = [_why_absent(definition.root / path) for path in absent["path"]]
+    absent = absent.with_columns(reason=pl.Series(reasons, dtype=pl.String))
     problems = pl.concat(
-        [excluded(absent, reason="no such file"), excluded(damaged, reason=pl.col("decoded"))]
+        [
+            excluded(absent, reason=pl.col("reason")),
+            excluded(damaged, reason=pl.col("decoded")),
+        ]
     ).sort("sample")
     if not problems.is_empty():
         _refuse(problems, samples.height, definition, unusable)
@@ -271,16 +279,43 @@ def _unlabelled(listing: Listing, sizes: Mapping[str, int]) -> pl.DataFrame:
     return frame.with_columns(sample=pl.lit(None, pl.String), decoded=pl.lit(NO_LABEL))
 
 
+def _why_absent(path: Path) -> str:
+    """Say why a path is not among the images that were found."""
+    if path.suffix.lower() in SUFFIXES or not path.is_file():
+        return _ABSENT
+    return f"no image by its name, expected an ending of {', '.join(sorted(SUFFIXES))}"
+
+
 def _refuse(
     problems: pl.DataFrame, n_samples: int, definition: DatasetDefinition, path: Path
 ) -> None:
     write_csv(problems, path)
     shown = listed([f"{row[1]}: {row[2]}" for row in problems.iter_rows()], 3, between="; ")
-    n_absent = problems.filter(pl.col("reason") == "no such file").height
+    absent = problems.filter(pl.col("reason") == _ABSENT)
     raise DataError(
         f"{definition.name}: {problems.height} of {n_samples} images in {definition.root} cannot "
-        f"be used, {n_absent} because there is no file, {problems.height - n_absent} because they "
-        f"are damaged ({shown}). {path} lists all. "
+        f"be used, {absent.height} because there is no file, {problems.height - absent.height} "
+        f"because they are damaged or refused ({shown}). {path} lists all. "
+        f"{_what_to_do(problems, absent, n_samples, definition)}"
+    )
+
+
+def _what_to_do(
+    problems: pl.DataFrame, absent: pl.DataFrame, n_samples: int, definition: DatasetDefinition
+) -> str:
+    about = []
+    if not absent.is_empty():
+        sought = definition.root / absent["path"][0]
+        about.append(f"Paths are relative to {definition.root}: {sought} was looked for.")
+    if definition.adapter == "folder" and absent.height >= _NEARLY_ALL * n_samples:
+        column = definition.columns.path
+        return " ".join(
+            [*about, f"Is {column!r} right as `columns.path`, and the folder right as `root`?"]
+        )
+    about.append(
         "Get or repair them; or accept their loss: copy that file to a place of yours and name it "
         f"under `exclusions:` in the definition of {definition.name}"
     )
+    if problems["reason"].str.starts_with("translucent").any():
+        about[-1] += ". docs/add-a-dataset.md says how to flatten translucent images"
+    return " ".join(about)
