@@ -79,7 +79,7 @@ def _with_any_head(state: checkpoint.State, card: EncoderCard) -> checkpoint.Sta
     classifier = model.default_cfg.get("classifier") or ()
     names = (classifier,) if isinstance(classifier, str) else classifier
     heads = tuple(f"{name}." for name in names)
-    dropped = sorted(name for name in state if name.startswith(heads) and name not in encoder)
+    dropped = sorted(name for name in state if name.startswith(heads))
     if not dropped and not set(state) <= set(whole):
         return state
     if dropped:
