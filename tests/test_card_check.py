@@ -48,8 +48,18 @@ def test_the_filled_card_is_a_card_of_the_same_encoder(tmp_path):
     filled.write_text("\n".join(lines))
     assert card_digest(load_cards([filled])["mine"]) == card_digest(card)
     assert set(entry["mine"]) == set(EncoderCard.model_fields) - {"name"}
-    assert entry["mine"]["weights"]["repo"] == "timm/test_vit.r160_in1k"
+    assert entry["mine"]["weights"]["hub"]["repo"] == "timm/test_vit.r160_in1k"
+    assert entry["mine"]["transform"][0] == {"convert": {"mode": "RGB"}}
     assert "# unpinned: revision main can move, and no digest is known" in lines
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_every_filled_card_is_read_as_the_same_card(name, monkeypatch, tmp_path):
+    monkeypatch.setattr("crsbench.card_check._network_lines", lambda _: iter(()))
+    _, lines = checked(CARDS[name], tmp_path)
+    filled = tmp_path / "filled.yaml"
+    filled.write_text("\n".join(lines))
+    assert load_cards([filled]) == {name: CARDS[name]}
 
 
 def test_what_every_step_does_and_what_comes_out_is_printed(tmp_path):
@@ -133,4 +143,5 @@ def test_an_unknown_name_is_refused_with_those_that_there_are(capsys, monkeypatc
     assert main(["card", "resnet51"]) == 1
     message = capsys.readouterr().err
     assert message.startswith("crsbench: card resnet51: not defined in config/encoders.yaml; ")
-    assert "docs/add-an-encoder.md), or take one of resnet50, vit_b16, " in message
+    assert "docs/add-an-encoder.md), or name its file in encoder_definitions" in message
+    assert ", or take one of resnet50, vit_b16, " in message

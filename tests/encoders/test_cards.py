@@ -249,6 +249,42 @@ def test_a_transform_that_cannot_work_is_refused(tmp_path, rest, message):
         card_from(text, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("before", "size", "refused"),
+    [
+        ("resize: {size_px: 224, side: shorter, interpolation: box}", 224, False),
+        ("resize: {size_px: 224, side: shorter, interpolation: box}", 225, True),
+        ("resize: {size_px: 224, side: both, interpolation: box}", 248, True),
+        ("resize: {size_px: 224, side: longer, interpolation: box}", 248, True),
+        ("crop: 96", 97, True),
+        (
+            "resize: {size_px: 8, side: longer, interpolation: box}, pad: {to: 32, fill: 0}",
+            32,
+            False,
+        ),
+        (
+            "resize: {size_px: 8, side: longer, interpolation: box}, pad: {to: 32, fill: 0}",
+            33,
+            True,
+        ),
+        ("pad: {to: longer, fill: 0}", 500, False),
+    ],
+)
+def test_a_crop_that_would_add_a_black_border_is_refused(before, size, refused, tmp_path):
+    steps = f"transform: [convert: RGB, {before}, crop: {size}, scale: unit]"
+    text = re.sub(r"transform: .*", lambda _: steps, SHORTEST)
+    if refused:
+        with pytest.raises(ConfigError, match=rf"my_vit: .*a crop of {size} px, but"):
+            card_from(text, tmp_path)
+    else:
+        assert input_px(card_from(text, tmp_path)) == size
+
+
+def test_a_short_transform_does_not_crop_more_than_it_resizes_to(tmp_path):
+    with pytest.raises(ConfigError, match=r"a crop of 248 px, .* at most 224 px .*crop_px"):
+        card_from(SHORTEST.replace("248, crop_px: 224", "224, crop_px: 248"), tmp_path)
+
+
 def test_a_transform_whose_size_depends_on_the_image_is_refused(tmp_path):
     steps = "transform: [convert: RGB, resize: {size_px: 8, side: shorter, interpolation: box}, "
     text = re.sub(r"transform: .*", lambda _: steps + "scale: unit]", SHORTEST)

@@ -85,6 +85,17 @@ def test_a_fetched_file_is_present(name, empty_cache, tmp_path):
     assert (found.state, found.advice) == ("present", "fetched; the weights stage converts it")
 
 
+def test_a_checkpoint_of_the_users_own_is_present_but_not_called_fetched(tmp_path):
+    path = tmp_path / "own.pth"
+    path.write_bytes(b"weights")
+    card = edited(CARDS["tiny_vit"], weights={"file": str(path)})
+    found = find_weights(card, tmp_path / "absent.safetensors")
+    assert (found.state, found.unpinned) == ("present", None)
+    assert found.advice.startswith(f"{path}; whether it fits, ")
+    assert "crsbench prefetch" in found.advice
+    assert "fetched;" not in found.advice
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("clip_b16", "SHA-256"), ("biovil", "MD5"), ("chexzero", "SHA-256")]
 )
@@ -142,6 +153,8 @@ def test_a_missing_file_or_package_is_named(weights, message, tmp_path):
     found = find_weights(edited(CARDS["tiny_vit"], weights=weights), tmp_path / "w.safetensors")
     assert found.state == "missing"
     assert message in found.advice
+    if weights["kind"] == "file":
+        assert found.advice.endswith(f"relative paths start at {Path.cwd()}")
 
 
 def test_a_weights_file_of_the_card_is_enough(tmp_path):

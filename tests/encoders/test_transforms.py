@@ -68,6 +68,15 @@ def test_torchvision_gives_the_same_bits(name, size):
     assert torch.equal(tensor_of(name, pixels), expected)
 
 
+def test_an_image_that_is_smaller_than_a_crop_gets_no_black_border():
+    steps = [{"convert": "RGB"}, {"crop": 64}, {"scale": "unit"}]
+    card = EncoderCard.model_validate({**CARDS["tiny_vit"].model_dump(), "transform": steps})
+    transform = build_transform(card.transform)
+    assert transform(picture(64, 90)).shape == (3, 64, 64)
+    with pytest.raises(ValueError, match=r"crop of 64 px does not fit into an image of \(90, 63\)"):
+        transform(picture(63, 90))
+
+
 @pytest.mark.parametrize("size", [(301, 412), (613, 540)])
 def test_biovil_is_grey_stretched_and_not_normalised(size):
     pixels = picture(*size) // 2 + 40

@@ -22,6 +22,7 @@ from crsbench.encoders.loaders import checkpoint, efficientnet_lite
 from crsbench.encoders.sources import RandomWeights
 from crsbench.encoders.transforms import build_transform
 from crsbench.encoders.weights import (
+    build_encoder,
     load_encoder,
     read_weights_metadata,
     write_weights,
@@ -172,6 +173,129 @@ def test_a_checkpoint_that_a_training_script_wrapped_is_the_same(tiny_checkpoint
     assert all(torch.equal(stored[key], state[key]) for key in stored)
 
 
+def trained(tiny_checkpoint: Path, *, prefix: str = "", n_classes: int = 7) -> checkpoint.State:
+    """Return the checkpoint as its user's training saves it: a head of its own, or none."""
+    body = {k: v for k, v in load_file(tiny_checkpoint).items() if not k.startswith("head.")}
+    head = {"head.weight": torch.ones(n_classes, 64), "head.bias": torch.ones(n_classes)}
+    state = body | (head if n_classes else {})
+    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
+
+
+def body_digest(card: EncoderCard, folder: Path) -> str:
+    return write_weights(card, folder / "weights.safetensors")["weights_digest"]
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "prefix", "wrapping"),
+    [
+        (7, "", None),
+        (0, "", "state_dict"),
+        (1000, "module.", "state_dict"),
+        (7, "model.", "state_dict"),
+        (0, "module.model.", "model"),
+        (7, "model._orig_mod.", None),
+    ],
+)
+def test_a_local_checkpoint_may_have_any_head_and_a_wrappers_prefix(
+    n_classes, prefix, wrapping, tiny_checkpoint, tmp_path, caplog
+):
+    expected = body_digest(checkpoint_card(tiny_checkpoint), tmp_path)
+    state = trained(tiny_checkpoint, prefix=prefix, n_classes=n_classes)
+    path = tmp_path / "own.pth"
+    torch.save({wrapping: state, "epoch": 3} if wrapping else state, path)
+    caplog.clear()
+    caplog.set_level("INFO", logger="crsbench")
+    assert body_digest(checkpoint_card(path), tmp_path) == expected
+    stripped = f"tiny_vit: stripped {prefix} from the names of all tensors"
+    dropped = "tiny_vit: dropped the head of the checkpoint: head.bias, head.weight"
+    notes = [text for text in caplog.messages if text.startswith("tiny_vit: ")]
+    assert notes == [*([stripped] if prefix else []), *([dropped] if n_classes else [])]
+
+
+def test_a_head_of_several_layers_is_dropped(tiny_checkpoint, tmp_path):
+    state = trained(tiny_checkpoint, n_classes=0)
+    layers = {"head.0.weight": torch.ones(9, 64), "head.2.weight": torch.ones(3, 9)}
+    torch.save(state | layers, tmp_path / "own.pth")
+    found = body_digest(checkpoint_card(tmp_path / "own.pth"), tmp_path)
+    assert found == body_digest(checkpoint_card(tiny_checkpoint), tmp_path)
+
+
+@pytest.mark.parametrize("n_classes", [0, 7])
+@pytest.mark.parametrize("architecture", ["test_resnet", "test_convnext", "test_mambaout"])
+def test_what_the_network_has_behind_its_body_but_is_no_head_is_kept(
+    n_classes, architecture, tmp_path
+):
+    network = timm.create_model(architecture, num_classes=n_classes)
+    for tensor in network.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.add_(0.5)
+    torch.save(network.state_dict(), tmp_path / "own.pth")
+    changes = {"options": {}, "feature": {}, "depth_indices": ()}
+    card = checkpoint_card(tmp_path / "own.pth", architecture=architecture, **changes)
+    write_weights(card, tmp_path / "weights.safetensors")
+    stored, state = load_file(tmp_path / "weights.safetensors"), network.state_dict()
+    network.reset_classifier(0)
+    assert set(stored) == set(network.state_dict())
+    assert all(torch.equal(stored[name], state[name]) for name in stored)
+
+
+def test_a_prefix_that_one_name_lacks_is_not_stripped(tiny_checkpoint, tmp_path):
+    state = trained(tiny_checkpoint, prefix="model.") | {"criterion.weight": torch.ones(2)}
+    torch.save({"state_dict": state}, tmp_path / "own.ckpt")
+    with pytest.raises(WeightsError, match=r"Missing .*Unexpected .*: model\.blocks"):
+        write_weights(checkpoint_card(tmp_path / "own.ckpt"), tmp_path / "w.safetensors")
+
+
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("n_classes", [0, 7])
+def test_a_released_checkpoint_with_another_head_is_refused(n_classes, tiny_checkpoint, tmp_path):
+    hub = {"repo": "timm/test", "revision": "0" * 40, "file": "model.safetensors"}
+    card = checkpoint_card(tiny_checkpoint, weights={"hub": hub})
+    cached = tmp_path / "models--timm--test" / "snapshots" / hub["revision"] / hub["file"]
+    cached.parent.mkdir(parents=True)
+    save_file(trained(tiny_checkpoint, n_classes=n_classes), cached)
+    with pytest.raises(WeightsError, match=r"Missing .*head\.|size mismatch for head\."):
+        write_weights(card, tmp_path / "weights.safetensors")
+
+
+def test_of_many_faults_a_few_are_named_and_the_rest_counted(tiny_checkpoint, tmp_path):
+    renamed = {f"net.{name}": tensor for name, tensor in load_file(tiny_checkpoint).items()}
+    save_file(renamed, tmp_path / "renamed.safetensors")
+    with pytest.raises(WeightsError) as caught:
+        write_weights(checkpoint_card(tmp_path / "renamed.safetensors"), tmp_path / "w.safetensors")
+    n = len(renamed) - 5
+    assert str(caught.value).startswith("tiny_vit: timm test_vit: Missing key(s) in state_dict: ")
+    assert str(caught.value).count(f" and {n} more") == 2
+    assert len(str(caught.value)) < 600
+    wide = checkpoint_card(tiny_checkpoint, options={"img_size": 64, "embed_dim": 96})
+    with pytest.raises(WeightsError, match=r"size mismatch for cls_token: .*; and \d+ more$"):
+        write_weights(wide, tmp_path / "w.safetensors")
+
+
+def test_an_unknown_tag_is_refused_with_those_that_there_are(tmp_path):
+    with pytest.raises(WeightsError, match=r"tag \(nosuch\) for resnet10t; it has c3_in1k$"):
+        build_encoder(edited(CARDS["tiny_resnet"], architecture="resnet10t.nosuch"))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        ("", r"surplus in the checkpoint: head\.bias, head\.weight; they look like a head"),
+        ("module.", r"and \d+ more; these names start with 'module\.'.*take the prefix off"),
+        ("net.", r"the weights do not fit the architecture: missing"),
+    ],
+)
+def test_a_factory_says_what_to_do_about_a_head_or_a_prefix(
+    prefix, message, tiny_checkpoint, tmp_path
+):
+    path = tmp_path / "own.safetensors"
+    save_file(trained(tiny_checkpoint, prefix=prefix), path)
+    options = {"model_name": "test_vit", "img_size": 64, "num_classes": 0}
+    changes = {"loader": "factory", "architecture": "timm:create_model", "options": options}
+    with pytest.raises(WeightsError, match=message):
+        write_weights(checkpoint_card(path, **changes), tmp_path / "w.safetensors")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -196,7 +320,7 @@ def test_a_wrong_digest_is_refused(tiny_checkpoint, tmp_path):
 
 
 def test_a_missing_checkpoint_is_named(tmp_path):
-    with pytest.raises(WeightsError, match=r"absent\.pth: no such checkpoint"):
+    with pytest.raises(WeightsError, match=rf"absent\.pth: no such checkpoint.* {Path.cwd()}$"):
         write_weights(checkpoint_card(tmp_path / "absent.pth"), tmp_path / "w.safetensors")
 
 

@@ -3,8 +3,9 @@
 Everything printed is YAML: the whole card, and what was found as comments.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,8 @@ def check_card(
     """
     pixels = sample_image() if image is None else canonical_image(image, max_side_px=max_side_px)
     entry = card.model_dump(mode="json", exclude={"name"})
+    entry["weights"] = _short("kind", entry["weights"])
+    entry["transform"] = [_short("step", step) for step in entry["transform"]]
     yield yaml.safe_dump(
         {card.name: entry}, sort_keys=False, allow_unicode=True, width=100
     ).rstrip()
@@ -54,6 +57,12 @@ def check_card(
         seen_picture(card, pixels).save(temporary, format="PNG")
     yield f"# what the encoder sees of it: {picture}"
     yield from _network_lines(card)
+
+
+def _short(tag: str, entry: Mapping[str, Any]) -> Any:
+    """Return an entry as the guide writes it: its kind, which lies under `tag`, as its key."""
+    rest = {key: value for key, value in entry.items() if key != tag}
+    return {entry[tag]: rest} if rest else entry[tag]
 
 
 def sample_image() -> np.ndarray:

@@ -48,7 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     _of_a_run(_verb(verbs, "plan", _plan, about))
     about = "say before a run what is missing, how to get it, and what the run will take"
     _of_a_run(_verb(verbs, "doctor", _doctor, about))
-    about = "fetch and convert the weights of all encoders of a run, so that it can run offline"
+    about = (
+        "fetch, check and convert the weights of all encoders of a run, files of your own too, so "
+        "that it can run offline"
+    )
     _of_a_run(_verb(verbs, "prefetch", _prefetch, about))
     _add_card(verbs)
     about = "print a run's table of scores, its notes and the paths of its results"
@@ -133,7 +136,9 @@ def _card(parsed: argparse.Namespace) -> Iterator[str]:
     if parsed.name not in cards:
         raise ConfigError(
             f"card {parsed.name}: not defined in {', '.join(settings.encoder_definitions)}; write "
-            f"an entry for it (docs/add-an-encoder.md), or take one of {', '.join(cards)}"
+            "an entry for it (docs/add-an-encoder.md), or name its file in encoder_definitions "
+            "(--config 'encoder_definitions=[config/encoders.yaml,my_encoders.yaml]'), or take one "
+            f"of {', '.join(cards)}"
         )
     picture = Path(settings.store) / "cards" / f"{parsed.name}.png"
     return check_card(

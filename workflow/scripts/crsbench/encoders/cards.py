@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from crsbench.config import Model, read_yaml
 from crsbench.digests import digest
 from crsbench.encoders.sources import Weights
-from crsbench.encoders.steps import Transform, check_channels, check_order, output_px
+from crsbench.encoders.steps import Transform, check_channels, check_crops, check_order, output_px
 from crsbench.errors import ConfigError
 from crsbench.validation import describe_errors
 
@@ -145,6 +145,7 @@ class EncoderCard(Model):
     def _parts_agree(self) -> Self:
         check_order(self.transform)
         output_px(self.transform)
+        check_crops(self.transform)
         check_channels(self.transform)
         if self.depth_indices:
             _check_depths(self.depth_indices, self.blocks)

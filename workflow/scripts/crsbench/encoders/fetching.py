@@ -65,7 +65,10 @@ def fetch(card: EncoderCard) -> tuple[Path, Source]:
     elif isinstance(weights, FileWeights):
         path, place = Path(weights.path), weights.path
         if not path.is_file():
-            raise WeightsError(f"{card.name}: {path}: no such checkpoint (weights.file.path)")
+            raise WeightsError(
+                f"{card.name}: {path}: no such checkpoint (weights.file.path); relative paths "
+                f"start at {Path.cwd()}"
+            )
     else:
         raise WeightsError(f"{card.name}: weights of kind {weights.kind} have no checkpoint file")
     return path, Source(place, check_digests(card, path))

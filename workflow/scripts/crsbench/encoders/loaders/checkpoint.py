@@ -6,7 +6,7 @@ checked by `crsbench.encoders.fetching`, whose functions loaders find here, too.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,12 @@ from crsbench.errors import WeightsError, listed
 __all__ = [
     "Source", "State", "below", "check_tensors", "configuration", "fetch", "fetch_from_hub",
     "read_checkpoint", "read_matching", "read_sharded", "renamed", "require_pool", "without",
+    "wrapper_prefix",
 ]  # fmt: skip
 
 State = dict[str, torch.Tensor]
+#: What DataParallel, Lightning and torch.compile put before the name of every tensor.
+WRAPPERS = ("module.", "model.", "_orig_mod.")
 #: Where torch names what a pickle needs and may not have.
 _REFUSED = re.compile(r"(?:GLOBAL|unrecognized function|but got) (\S+)")
 
@@ -93,6 +96,21 @@ def renamed(state: Mapping[str, torch.Tensor], rules: Iterable[tuple[str, str]])
     for pattern, replacement in rules:
         names = {old: re.sub(pattern, replacement, new) for old, new in names.items()}
     return {names[name]: tensor for name, tensor in state.items()}
+
+
+def wrapper_prefix(names: Collection[str]) -> str:
+    """Return what wrappers put before every one of the names, such as ``module.model.``.
+
+    It is empty where a single name is without it.
+    """
+    prefix = ""
+    while names:
+        longer = (prefix + wrapper for wrapper in WRAPPERS)
+        found = next((each for each in longer if all(n.startswith(each) for n in names)), None)
+        if found is None:
+            break
+        prefix = found
+    return prefix
 
 
 def read_sharded(card: EncoderCard, wanted: str) -> tuple[State, Source]:

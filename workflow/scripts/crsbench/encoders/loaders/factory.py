@@ -7,6 +7,7 @@ be importable: installed, or on PYTHONPATH.
 """
 
 import importlib
+import re
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,10 @@ from torch import nn
 from crsbench.encoders.cards import EncoderCard
 from crsbench.encoders.loaders import checkpoint, untrained
 from crsbench.encoders.sources import NoWeights, RandomWeights
-from crsbench.errors import WeightsError
+from crsbench.errors import WeightsError, listed
+
+#: Names of tensors that belong to a head, as libraries call it.
+_HEAD = re.compile(r"(?:^|\.)(?:heads?|head_dist|fc|classifier|last_linear|linear)\.")
 
 
 def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]:
@@ -24,7 +28,28 @@ def load_source(card: EncoderCard) -> tuple[checkpoint.State, checkpoint.Source]
     if isinstance(card.weights, NoWeights):
         return dict(build(card).state_dict()), checkpoint.Source(f"made by {card.architecture}", "")
     path, source = checkpoint.fetch(card)
-    return checkpoint.read_checkpoint(path, card), source
+    state = checkpoint.read_checkpoint(path, card)
+    if isinstance(state, dict):
+        _refuse_usual_surplus(set(state), set(build(card).state_dict()), card.name)
+    return state, source
+
+
+def _refuse_usual_surplus(found: set[str], expected: set[str], owner: str) -> None:
+    """Refuse the two usual kinds of surplus names, a wrapper's prefix and a head, with advice."""
+    surplus = sorted(found - expected)
+    prefix = checkpoint.wrapper_prefix(surplus)
+    if prefix and {name.removeprefix(prefix) for name in surplus} & expected:
+        raise WeightsError(
+            f"{owner}: surplus in the checkpoint: {listed(surplus)}; these names start with "
+            f"{prefix!r}, as a wrapper saves them: save the state of the network inside, or take "
+            "the prefix off the names"
+        )
+    if surplus and found >= expected and all(_HEAD.search(name) for name in surplus):
+        raise WeightsError(
+            f"{owner}: surplus in the checkpoint: {listed(surplus)}; they look like a head, which "
+            "a feature does not need: save the state without them (for a network of timm the "
+            "loader timm drops its head)"
+        )
 
 
 def build(card: EncoderCard) -> nn.Module:
