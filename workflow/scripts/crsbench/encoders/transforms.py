@@ -24,6 +24,7 @@ from crsbench.encoders.steps import (
     Stretch,
     TensorResize,
 )
+from crsbench.errors import DataError
 
 
 class Transform(Protocol):
@@ -139,7 +140,10 @@ def _resized(size: tuple[int, int], step: Resize) -> tuple[int, int]:
 def _padded(image: Image.Image, step: Pad) -> Image.Image:
     side = max(image.size) if step.to == "longer" else step.to
     if max(image.size) > side:
-        raise ValueError(f"an image of {image.size} px does not fit into a pad of {side} px")
+        raise DataError(
+            f"an image of {image.width} x {image.height} px does not fit into a pad of {side} px; "
+            "resize its longer side before the pad (transform in the encoder's card)"
+        )
     fill = step.fill if len(step.fill) > 1 else step.fill * len(image.getbands())
     canvas = Image.new(image.mode, (side, side), fill if len(fill) > 1 else fill[0])
     canvas.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
@@ -148,9 +152,10 @@ def _padded(image: Image.Image, step: Pad) -> Image.Image:
 
 def _cropped(image: Image.Image, step: Crop) -> Image.Image:
     if min(image.size) < step.size_px:
-        raise ValueError(
-            f"a crop of {step.size_px} px does not fit into an image of {image.size} px; resize "
-            "its shorter side, or pad it, before the crop"
+        raise DataError(
+            f"a crop of {step.size_px} px does not fit into an image of {image.width} x "
+            f"{image.height} px; resize its shorter side, or pad it, before the crop (transform in "
+            "the encoder's card)"
         )
     left, top = (_offset(length - step.size_px, step) for length in image.size)
     return image.crop((left, top, left + step.size_px, top + step.size_px))
