@@ -27,9 +27,12 @@ _SHOWN = (
     ("AUROC rank", "auroc_rank", "{}"),
     ("cells", "n_cells", "{}"),
 )
-#: The intervals of the table: how their files' names begin, and the place of the way of resampling
-#: that is shown. Of the case bootstrap it is the last, which draws cases and seeds.
-_BOOTSTRAPS = {"label subsample": ("", 0), "cases and label subsample": ("case_", -1)}
+#: The intervals of the table: how their files' names begin, and which way of resampling is shown.
+#: Of the case bootstrap it is the last, which draws cases and seeds.
+_BOOTSTRAPS = {
+    "label subsample": ("", pl.col("resampled").first()),
+    "cases and label subsample": ("case_", pl.col("resampled").last()),
+}
 _UNDEFINED = "-"
 _ROUNDING = 1e-9
 
@@ -135,30 +138,30 @@ def _interval_columns(rows: pl.DataFrame, folder: Path) -> tuple[list[Column], l
     """Return the columns of the bootstraps that were made, and what is to be said about them."""
     columns: list[Column] = []
     remarks = []
-    for name, (prefix, place) in _BOOTSTRAPS.items():
+    for name, (prefix, way) in _BOOTSTRAPS.items():
         path = folder / f"{prefix}intervals.csv"
         ranks = folder / f"{prefix}ranks.csv"
         if not (path.is_file() and ranks.is_file()):
             continue
-        intervals = _one_way(path, INTERVALS, place)
+        intervals = _one_way(path, INTERVALS, way)
         if not _belong_together(rows, intervals):
             remarks.append(f"{path}: of other scores than this table's; left out")
             continue
         columns += [
             (f"95 % {name}", _bounds(intervals)),
-            ("P(1st)", _chances(_one_way(ranks, RANKS, place).filter(pl.col("rank") == 1))),
+            ("P(1st)", _chances(_one_way(ranks, RANKS, way).filter(pl.col("rank") == 1))),
         ]
         remarks += _undefined_remarks(name, intervals)
     return columns, [*remarks, ""] if remarks else []
 
 
-def _one_way(path: Path, schema: pl.Schema, place: int) -> pl.DataFrame:
+def _one_way(path: Path, schema: pl.Schema, way: pl.Expr) -> pl.DataFrame:
     """Read the aggregate rows with recomputed anchors, of one way of resampling."""
     table = pl.read_csv(path, schema={"scope": pl.String(), **schema})
     return table.filter(
         (pl.col("scope") == AGGREGATE)
         & (pl.col("anchors") == "recomputed")
-        & (pl.col("resampled") == table["resampled"].unique(maintain_order=True)[place])
+        & (pl.col("resampled") == way)
     )
 
 
