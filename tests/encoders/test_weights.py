@@ -320,8 +320,9 @@ def test_a_wrong_digest_is_refused(tiny_checkpoint, tmp_path):
 
 
 def test_a_missing_checkpoint_is_named(tmp_path):
-    with pytest.raises(WeightsError, match=rf"absent\.pth: no such checkpoint.* {Path.cwd()}$"):
+    with pytest.raises(WeightsError, match=r"absent\.pth: no such checkpoint") as caught:
         write_weights(checkpoint_card(tmp_path / "absent.pth"), tmp_path / "w.safetensors")
+    assert str(caught.value).endswith(f"relative paths start at {Path.cwd()}")
 
 
 def test_available_loaders_are_those_that_build():
